@@ -1,0 +1,163 @@
+package edge
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Rung is where a prefix stands on the ladder.
+type Rung string
+
+// The rungs. Only Withheld and Withdrawn are not announced.
+const (
+	// Withheld: not announced yet; nothing has been decided since the start.
+	Withheld Rung = "withheld"
+	// Announced: at its best.
+	Announced Rung = "announced"
+	// Degraded: announced, made less attractive; a soft dependency failed.
+	Degraded Rung = "degraded"
+	// Leaving: announced at its least attractive, and the guard is being asked.
+	Leaving Rung = "leaving"
+	// LastResort: the guard has refused; announced at its least attractive.
+	LastResort Rung = "last-resort"
+	// Withdrawn: gone, with the guard's permit.
+	Withdrawn Rung = "withdrawn"
+)
+
+// OnAir says whether a prefix on this rung is announced.
+func (r Rung) OnAir() bool {
+	return r == Announced || r == Degraded || r == Leaving || r == LastResort
+}
+
+// WantsOut says whether a prefix on this rung is asking the guard for leave.
+func (r Rung) WantsOut() bool { return r == Leaving || r == LastResort }
+
+// Decision is where one prefix stands and why.
+type Decision struct {
+	Prefix netip.Prefix `json:"prefix"`
+	Rung   Rung         `json:"rung"`
+	Since  time.Time    `json:"since"`
+	Reason Reason       `json:"reason,omitempty"`
+	// Severity ranks the wish to leave, for the guard: higher is worse.
+	Severity int `json:"severity,omitempty"`
+}
+
+// Severities of a wish to leave: whoever is worse may go first.
+const (
+	SeverityDrain = 1 // planned: can serve, and need not go now
+	SeveritySick  = 2 // cannot serve
+)
+
+// Facts are all that a decision depends on, for one prefix.
+type Facts struct {
+	// Now is the time of the decision.
+	Now time.Time
+	// Last is the decision before; its zero value is that of a fresh start.
+	Last Decision
+	// Settled says that the first full round of probes is over.
+	Settled bool
+	// OnAir says that the speaker announces the prefix already: this process
+	// has been restarted, or has just withdrawn it.
+	OnAir bool
+	// SentDegraded says that the speaker was told to announce it degraded.
+	SentDegraded bool
+	// Condition is what the dependency graph says.
+	Condition Condition
+	// Drain is an operator's order to leave; nil: none.
+	Drain *Drain
+	// Permit is the guard's last answer.
+	Permit Permit
+	// Hold is how long a prefix must be healthy again before it comes back.
+	Hold time.Duration
+}
+
+// Decide says where prefix p stands now. It is pure. It never returns
+// Withdrawn for a prefix that is on the air: withdrawing is an act, done under
+// the guard's permit, after which OnAir is false.
+func Decide(p netip.Prefix, f Facts) Decision {
+	d := Decision{Prefix: p}
+	d.Rung, d.Reason, d.Severity = rung(f)
+	d.Since = f.Last.Since
+	if d.Rung != f.Last.Rung || d.Since.IsZero() {
+		d.Since = f.Now
+	}
+	return d
+}
+
+func rung(f Facts) (Rung, Reason, int) {
+	if !f.Settled || f.Condition.Health == HealthUnknown {
+		return unsettled(f)
+	}
+	if wish, why, severity := wantsOut(f); wish {
+		return leave(f, why, severity)
+	}
+	if !f.OnAir {
+		if wait, why := mustHold(f); wait {
+			return Withdrawn, why, 0
+		}
+	}
+	if f.Condition.Health == HealthDegraded {
+		return Degraded, f.Condition.Reason, 0
+	}
+	return Announced, "", 0
+}
+
+// unsettled is for the time before the probes can be believed, and for unknown
+// health: whatever is, stays.
+func unsettled(f Facts) (Rung, Reason, int) {
+	switch {
+	case f.OnAir && f.Last.Rung.OnAir():
+		return f.Last.Rung, f.Last.Reason, f.Last.Severity
+	case f.OnAir && f.SentDegraded:
+		return Degraded, "kept degraded as it was before edged started; the first round of probes is not over", 0
+	case f.OnAir:
+		return Announced, "kept as it was before edged started; the first round of probes is not over", 0
+	case f.Last.Rung == Withdrawn:
+		return Withdrawn, f.Last.Reason, 0
+	case !f.Settled:
+		return Withheld, "the first round of probes is not over", 0
+	}
+	return Withheld, unknownReason(f.Condition), 0
+}
+
+func unknownReason(c Condition) Reason {
+	if c.Reason != "" {
+		return "health is not known: " + c.Reason
+	}
+	return "health is not known"
+}
+
+// wantsOut says whether the site wants to stop announcing. Sickness outranks
+// an operator's order, which can wait.
+func wantsOut(f Facts) (bool, Reason, int) {
+	if f.Condition.Health == Sick {
+		return true, f.Condition.Reason, SeveritySick
+	}
+	if f.Drain != nil {
+		return true, Reason("drained: " + f.Drain.Reason), SeverityDrain
+	}
+	return false, "", 0
+}
+
+func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
+	switch {
+	case !f.OnAir && f.Last.Rung == Withheld || !f.OnAir && f.Last.Rung == "":
+		return Withheld, why, 0
+	case !f.OnAir:
+		return Withdrawn, why, 0
+	case f.Permit.Refused && !f.Permit.OK:
+		return LastResort, why + Reason(fmt.Sprintf("; may not withdraw: %s", f.Permit.Reason)), severity
+	}
+	return Leaving, why, severity
+}
+
+// mustHold keeps a prefix that was withdrawn off the air until it has been
+// healthy for the hold time: longer to come back than to leave.
+func mustHold(f Facts) (bool, Reason) {
+	left := f.Hold - f.Now.Sub(f.Condition.Since)
+	if f.Last.Rung != Withdrawn || left <= 0 {
+		return false, ""
+	}
+	return true, Reason(fmt.Sprintf("healthy again since %s; comes back after %s", f.Condition.Since.UTC().Format(time.TimeOnly), f.Hold))
+}

@@ -1,0 +1,342 @@
+package edge
+
+import (
+	"net/netip"
+	"time"
+)
+
+// The documents of this file are what the processes and edgectl exchange as
+// JSON over unix sockets. Paths begin with /v1; a change that an older reader
+// would misread gets /v2. Times are RFC 3339, keys that end in _ns are
+// nanoseconds.
+
+// Intent is everything edged wants of edgebgp: PUT /v1/intent. It is whole: a
+// peer or an announcement that is not in it is removed.
+type Intent struct {
+	// Generation counts the configurations that edged has applied.
+	Generation    uint64         `json:"generation"`
+	Speaker       Speaker        `json:"speaker"`
+	Announcements []Announcement `json:"announcements"`
+}
+
+// SpeakerState is what edgebgp answers: to PUT /v1/intent and GET /v1/state.
+type SpeakerState struct {
+	Generation uint64    `json:"generation"`
+	Started    time.Time `json:"started"`
+	// LeaseLeft is how long until the announcements are degraded; 0 when they
+	// are, or when there has been no intent yet.
+	LeaseLeft time.Duration `json:"lease_left_ns"`
+	// Expired says that the lease has run out and everything is degraded.
+	Expired       bool           `json:"expired"`
+	Announcements []Announcement `json:"announcements"`
+	Peers         []PeerState    `json:"peers"`
+}
+
+// PeerState is one peer as the speaker sees it.
+type PeerState struct {
+	ID   PeerID     `json:"id"`
+	Addr netip.Addr `json:"address"`
+	ASN  uint32     `json:"asn"`
+	// Session is the state of the FSM (RFC 4271 section 8.2.2), lower case:
+	// idle, connect, active, opensent, openconfirm, established.
+	Session string    `json:"session"`
+	Since   time.Time `json:"since,omitzero"`
+	// Flaps counts how often an established session was lost.
+	Flaps   int    `json:"flaps"`
+	LastErr string `json:"last_error,omitempty"`
+	// Held are the prefixes of the peer's Adj-RIB-Out while established: what
+	// the peer really was sent, with its attributes.
+	Held []HeldPrefix `json:"held,omitempty"`
+}
+
+// HeldPrefix is a prefix that a peer holds from us.
+type HeldPrefix struct {
+	Net     netip.Prefix `json:"prefix"`
+	NextHop netip.Addr   `json:"next_hop"`
+	Attributes
+}
+
+// Holders returns how many established peers hold p.
+func (s SpeakerState) Holders(p netip.Prefix) int {
+	n := 0
+	for _, peer := range s.Peers {
+		for _, h := range peer.Held {
+			if h.Net == p && peer.Session == "established" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Table is all that the forwarder needs; it is applied whole.
+type Table struct {
+	// Source4 and Source6 are the outer source of what this node sends, and
+	// the addresses on which it takes encapsulated packets.
+	Source4, Source6 netip.Addr
+	// Trusted are the addresses from which encapsulated packets are taken.
+	Trusted []netip.Addr
+	// Seed keys the ring and the flow hash; the same on every node.
+	Seed [16]byte
+	// Services are in no particular order.
+	Services []TableService
+}
+
+// TableService is one VIP with the backends that may get new flows.
+type TableService struct {
+	ID       ServiceID
+	VIP      netip.AddrPort
+	Protocol Protocol
+	Encap    Encap
+	// Backends may be empty: new flows are dropped with a reason.
+	Backends []TableBackend
+}
+
+// TableBackend is one entry of a ring.
+type TableBackend struct {
+	ID     BackendID
+	Addr   netip.Addr
+	Weight int
+	// Local is this box: the packet is passed to the stack.
+	Local bool
+	// Drain takes no new flows but keeps the ones it has.
+	Drain bool
+}
+
+// ForwarderStats are the counters of the data plane since it was loaded.
+type ForwarderStats struct {
+	// Mode is how the program is attached: native or generic.
+	Mode       string   `json:"mode"`
+	Interfaces []string `json:"interfaces"`
+	// Received is exactly the sum of the verdicts.
+	Received uint64 `json:"received"`
+	// Verdicts counts packets by how they left.
+	Verdicts []VerdictCount `json:"verdicts"`
+	Services []ServiceCount `json:"services"`
+	Backends []BackendCount `json:"backends"`
+	// Flows is the size of the flow table.
+	Flows int `json:"flows"`
+}
+
+// VerdictCount counts one way out of the data plane.
+type VerdictCount struct {
+	// Action is pass, tx, redirect or drop.
+	Action string `json:"action"`
+	Reason Reason `json:"reason"`
+	Count  uint64 `json:"count"`
+}
+
+// ServiceCount counts the packets of one service.
+type ServiceCount struct {
+	Service ServiceID `json:"service"`
+	Packets uint64    `json:"packets"`
+	Bytes   uint64    `json:"bytes"`
+	// New counts flows that took a place in the flow table.
+	New uint64 `json:"new_flows"`
+}
+
+// BackendCount counts the packets sent to one backend of a service.
+type BackendCount struct {
+	Service ServiceID `json:"service"`
+	Backend BackendID `json:"backend"`
+	Packets uint64    `json:"packets"`
+	Bytes   uint64    `json:"bytes"`
+}
+
+// FlowVerdict explains where a flow goes.
+type FlowVerdict struct {
+	Service ServiceID `json:"service,omitempty"`
+	Backend BackendID `json:"backend,omitempty"`
+	// Tracked says that the flow table decided, not the ring.
+	Tracked bool   `json:"tracked"`
+	Action  string `json:"action"`
+	Reason  Reason `json:"reason"`
+}
+
+// Claim is what a node says of one prefix.
+type Claim struct {
+	Prefix netip.Prefix `json:"prefix"`
+	// Announcing means: read back from the speaker, at least one established
+	// peer holds the prefix from this node.
+	Announcing bool      `json:"announcing"`
+	Rung       Rung      `json:"rung"`
+	Health     Health    `json:"health"`
+	Since      time.Time `json:"since"`
+	Reason     Reason    `json:"reason,omitempty"`
+}
+
+// Report is what a node tells the fleet about itself; it spreads by gossip.
+// The one with the higher (Boot, Seq) replaces the other.
+type Report struct {
+	Node NodeID `json:"node"`
+	Site SiteID `json:"site"`
+	// Boot is when the sending process started, in Unix nanoseconds.
+	Boot int64   `json:"boot"`
+	Seq  uint64  `json:"seq"`
+	Says []Claim `json:"claims"`
+	Load LoadRow `json:"load"`
+}
+
+// LoadRow is one node's demand and its view of the regions.
+type LoadRow struct {
+	// Demand is how many requests a second arrive at this node.
+	Demand  float64      `json:"demand_rps"`
+	Regions []RegionView `json:"regions"`
+}
+
+// RegionView is how one node sees one region.
+type RegionView struct {
+	Region RegionID `json:"region"`
+	// RTT is the smoothed round-trip time; 0 if not measured yet.
+	RTT time.Duration `json:"rtt_ns"`
+	// Up is how many of its upstreams answer, of Of.
+	Up int `json:"up"`
+	Of int `json:"of"`
+	// Sent is how many requests a second this node sends there.
+	Sent float64 `json:"sent_rps"`
+	// Allowance is how many it may send, by the waterfall.
+	Allowance float64 `json:"allowance_rps"`
+	LastErr   string  `json:"last_error,omitempty"`
+}
+
+// FleetLoad is what edged tells edgeproxy of the other nodes: PUT /v1/fleet.
+type FleetLoad struct {
+	Rows []FleetRow `json:"rows"`
+}
+
+// FleetRow is another node's load and how old our knowledge of it is.
+type FleetRow struct {
+	Node NodeID        `json:"node"`
+	Age  time.Duration `json:"age_ns"`
+	Load LoadRow       `json:"load"`
+}
+
+// ProxyState is what edgeproxy answers to GET /v1/state.
+type ProxyState struct {
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+	// ConfigHash is that of the configuration it runs.
+	ConfigHash  string  `json:"config_hash"`
+	Load        LoadRow `json:"load"`
+	Connections int     `json:"connections"`
+	Requests    uint64  `json:"requests"`
+	// Responses counts answers by class: "2xx" and so on.
+	Responses map[string]uint64 `json:"responses"`
+	Listeners []string          `json:"listeners"`
+}
+
+// MemberState is how the gossip sees another node.
+type MemberState struct {
+	Node NodeID `json:"node"`
+	Site SiteID `json:"site"`
+	// Alive is the failure detector's opinion: a hint, never counted.
+	Alive bool `json:"alive"`
+	// Age is how old its last report is; negative if there is none.
+	Age    time.Duration `json:"age_ns"`
+	Report Report        `json:"report"`
+}
+
+// Permit is the guard's answer to the wish to withdraw a prefix.
+type Permit struct {
+	OK bool `json:"ok"`
+	// Until is when the permit ends, on this node's clock.
+	Until time.Time `json:"until,omitzero"`
+	// Promised are the sites that have promised, for this round, to stay.
+	Promised []SiteID `json:"promised,omitempty"`
+	// Needed is the floor that they are counted against.
+	Needed int    `json:"needed"`
+	Reason Reason `json:"reason,omitempty"`
+	// Refused says that a round has ended without enough promises.
+	Refused bool `json:"refused"`
+}
+
+// GuardState is what the guard shows of itself.
+type GuardState struct {
+	Members []MemberState `json:"members"`
+	// Bound are the promises this node has given and not been released from.
+	Bound []Binding `json:"bound"`
+	// Asking are this node's own wishes.
+	Asking map[netip.Prefix]Permit `json:"asking"`
+	// Dropped counts gossip that was thrown away, by reason.
+	Dropped map[string]uint64 `json:"dropped"`
+}
+
+// Binding is a promise to stay, given to a node.
+type Binding struct {
+	Prefix netip.Prefix `json:"prefix"`
+	To     NodeID       `json:"to"`
+	Until  time.Time    `json:"until"`
+}
+
+// Drain is an operator's order to leave: persisted, it survives restarts.
+type Drain struct {
+	// Prefix is what to leave; the zero Prefix is all of them.
+	Prefix netip.Prefix `json:"prefix,omitzero"`
+	Reason string       `json:"reason"`
+	Since  time.Time    `json:"since"`
+}
+
+// SystemStatus is all that edged knows, as edgectl and the console show it:
+// GET /v1/status, and as server-sent events on /v1/events.
+type SystemStatus struct {
+	Node       NodeID    `json:"node"`
+	Site       SiteID    `json:"site"`
+	Version    string    `json:"version"`
+	Time       time.Time `json:"time"`
+	Started    time.Time `json:"started"`
+	Generation uint64    `json:"generation"`
+	ConfigHash string    `json:"config_hash"`
+	// ConfigErr says why the last reload was refused; empty after a good one.
+	ConfigErr string `json:"config_error,omitempty"`
+	// Alarms are the conditions that need a person, worst first.
+	Alarms     []string         `json:"alarms"`
+	Decisions  []Decision       `json:"decisions"`
+	Conditions []PrefixHealth   `json:"conditions"`
+	Drains     []Drain          `json:"drains"`
+	Probes     []Status         `json:"probes"`
+	Speaker    SpeakerState     `json:"speaker"`
+	Guard      GuardState       `json:"guard"`
+	Proxy      ProxyState       `json:"proxy"`
+	Forwarder  ForwarderStats   `json:"forwarder"`
+	Services   []ServiceSummary `json:"services"`
+}
+
+// PrefixHealth is the condition of one prefix.
+type PrefixHealth struct {
+	Prefix netip.Prefix `json:"prefix"`
+	Condition
+}
+
+// ServiceSummary is one service and its backends here.
+type ServiceSummary struct {
+	ID       ServiceID        `json:"id"`
+	VIP      netip.AddrPort   `json:"vip"`
+	Protocol Protocol         `json:"protocol"`
+	Prefix   netip.Prefix     `json:"prefix"`
+	Backends []BackendSummary `json:"backends"`
+}
+
+// BackendSummary is one backend of a service.
+type BackendSummary struct {
+	ID     BackendID  `json:"id"`
+	Addr   netip.Addr `json:"address"`
+	Weight int        `json:"weight"`
+	Local  bool       `json:"local"`
+	State  ProbeState `json:"state"`
+	// InRing says whether new flows can reach it.
+	InRing bool   `json:"in_ring"`
+	Reason Reason `json:"reason,omitempty"`
+}
+
+// Explanation answers GET /v1/explain?what=...: plain lines, most important
+// first, and the facts behind them.
+type Explanation struct {
+	What  string   `json:"what"`
+	Kind  string   `json:"kind"`
+	Lines []string `json:"lines"`
+}
+
+// Problem is the body of every answer that is not 2xx.
+type Problem struct {
+	Error string `json:"error"`
+}
