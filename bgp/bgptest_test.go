@@ -1,0 +1,356 @@
+package bgp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge"
+)
+
+// binDir is where edgebgp is built.
+var binDir string
+
+// binary builds edgebgp when a test first needs it: the workers of a fuzz run
+// do not.
+var binary = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(binDir, "edgebgp")
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/edgebgp").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build edgebgp: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	var err error
+	if binDir, err = os.MkdirTemp("", "edgebgp"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(binDir)
+	code := m.Run()
+	// The BGP server, one goroutine of which never ends, runs in the children
+	// only: here nothing may be left.
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tempDir is short enough for the path of a unix socket.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "bgp")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// eventually polls cond, which says what is still missing, until it says
+// nothing.
+func eventually(t testing.TB, limit time.Duration, cond func() string) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		missing := cond()
+		if missing == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", limit, missing)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// space is an anonymous network namespace; it lives as long as its handle.
+type space struct {
+	fd netns.NsHandle
+	nl *netlink.Handle
+}
+
+func newSpace(t testing.TB) *space {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	must(t, err)
+	defer home.Close()
+	fd, err := netns.New()
+	must(t, err)
+	must(t, netns.Set(home))
+	nl, err := netlink.NewHandleAt(fd)
+	must(t, err)
+	t.Cleanup(func() { nl.Close(); fd.Close() })
+	s := &space{fd, nl}
+	s.up(t, "lo")
+	return s
+}
+
+func (s *space) up(t testing.TB, name string, addrs ...string) {
+	t.Helper()
+	l, err := s.nl.LinkByName(name)
+	must(t, err)
+	for _, a := range addrs {
+		addr, err := netlink.ParseAddr(a)
+		must(t, err)
+		addr.Flags = unix.IFA_F_NODAD
+		must(t, s.nl.AddrAdd(l, addr))
+	}
+	must(t, s.nl.LinkSetUp(l))
+}
+
+// link joins a and b by a veth: 10.0.n.1 and fd00:n::1 in a, .2 and ::2 in b.
+// Beyond link 1, b sees the next hops of intentOf on its link as well: BIRD
+// refuses a next hop that is not directly connected.
+func link(t testing.TB, a, b *space, n int) {
+	t.Helper()
+	name := fmt.Sprintf("v%d", n)
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(b.fd)}
+	must(t, a.nl.LinkAdd(veth))
+	a.up(t, name, fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("fd00:%d::1/64", n))
+	b.up(t, name, fmt.Sprintf("10.0.%d.2/24", n), fmt.Sprintf("fd00:%d::2/64", n))
+	if n > 1 {
+		b.up(t, name, fmt.Sprintf("10.0.1.%d/24", 100+n), fmt.Sprintf("fd00:1::%d/64", 100+n))
+	}
+}
+
+// run calls f on a thread inside the namespace.
+func (s *space) run(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err := netns.Set(s.fd); err != nil {
+			done <- err
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// process is a child inside a namespace.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	log  string
+}
+
+// start runs a command inside the namespace until stop or the test's end. Its
+// output goes to a file, shown when the test fails.
+func (s *space) start(t testing.TB, log string, args ...string) *process {
+	t.Helper()
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(t, err)
+	defer f.Close()
+	p := &process{cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{}), log: log}
+	p.cmd.Stdout, p.cmd.Stderr = f, f
+	// The death signal comes when the starting *thread* ends: the goroutine
+	// below keeps it until the child is gone.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := netns.Set(s.fd)
+		if err == nil {
+			err = p.cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			p.cmd.Wait()
+		}
+		close(p.done)
+	}()
+	must(t, <-started)
+	t.Cleanup(func() {
+		p.stop(syscall.SIGKILL)
+		if b, err := os.ReadFile(p.log); err == nil && t.Failed() {
+			t.Logf("%s:\n%s", filepath.Base(p.log), b[max(0, len(b)-8000):])
+		}
+	})
+	return p
+}
+
+// stop sends sig and waits for the end.
+func (p *process) stop(sig syscall.Signal) {
+	p.cmd.Process.Signal(sig)
+	<-p.done
+}
+
+// speaker is a running edgebgp and a client of its socket.
+type speaker struct {
+	t      testing.TB
+	ns     *space
+	dir    string
+	proc   *process
+	client *http.Client
+}
+
+func newSpeaker(t testing.TB) *speaker {
+	t.Helper()
+	s := &speaker{t: t, ns: newSpace(t), dir: tempDir(t)}
+	s.client = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", s.dir+"/sock")
+		},
+	}}
+	s.start()
+	return s
+}
+
+func (s *speaker) start() {
+	s.t.Helper()
+	path, err := binary()
+	must(s.t, err)
+	s.proc = s.ns.start(s.t, s.dir+"/edgebgp.log", path, "-socket", s.dir+"/sock", "-state", s.dir+"/state", "-log-level", "debug")
+	eventually(s.t, 10*time.Second, func() string {
+		if _, err := s.call("GET", "/v1/state", nil); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// call returns the answer, or the text of its edge.Problem as an error.
+func (s *speaker) call(method, path string, body any) (st edge.SpeakerState, err error) {
+	var r io.Reader
+	switch b := body.(type) {
+	case nil:
+	case string:
+		r = strings.NewReader(b)
+	default:
+		j, err := json.Marshal(b)
+		if err != nil {
+			return st, err
+		}
+		r = bytes.NewReader(j)
+	}
+	req, err := http.NewRequest(method, "http://edge"+path, r)
+	if err != nil {
+		return st, err
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return st, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		return st, json.NewDecoder(resp.Body).Decode(&st)
+	}
+	var p edge.Problem
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || p.Error == "" {
+		return st, fmt.Errorf("status %d without a problem: %v", resp.StatusCode, err)
+	}
+	return st, fmt.Errorf("%d: %s", resp.StatusCode, p.Error)
+}
+
+func (s *speaker) set(in edge.Intent) edge.SpeakerState {
+	s.t.Helper()
+	st, err := s.call("PUT", "/v1/intent", in)
+	must(s.t, err)
+	return st
+}
+
+func (s *speaker) state() edge.SpeakerState {
+	s.t.Helper()
+	st, err := s.call("GET", "/v1/state", nil)
+	must(s.t, err)
+	return st
+}
+
+func (s *speaker) peer(id edge.PeerID) edge.PeerState {
+	s.t.Helper()
+	for _, p := range s.state().Peers {
+		if p.ID == id {
+			return p
+		}
+	}
+	s.t.Fatalf("no peer %q in the state", id)
+	return edge.PeerState{}
+}
+
+// established waits until all the peers' sessions are up.
+func (s *speaker) established(ids ...edge.PeerID) {
+	s.t.Helper()
+	eventually(s.t, 20*time.Second, func() string {
+		for _, id := range ids {
+			if p := s.peer(id); p.Session != "established" {
+				return fmt.Sprintf("%s is %s (%s)", id, p.Session, p.LastErr)
+			}
+		}
+		return ""
+	})
+}
+
+var (
+	net4 = netip.MustParsePrefix("192.0.2.0/24")
+	net6 = netip.MustParsePrefix("2001:db8:1::/48")
+)
+
+const gshut = edge.GracefulShutdown
+
+// peerN is the router at the far end of link n.
+func peerN(n int) edge.Peer {
+	return edge.Peer{
+		ID: edge.PeerID(fmt.Sprintf("r%d", n)), Addr: netip.MustParseAddr(fmt.Sprintf("10.0.%d.2", n)), ASN: 65100 + uint32(n),
+		Families: []edge.Family{edge.IPv4, edge.IPv6}, Hold: 9 * time.Second, Keepalive: 3 * time.Second, ConnectRetry: 2 * time.Second,
+	}
+}
+
+// intentOf announces net4 and net6 to the peers, with the next hops of link 1.
+func intentOf(peers ...edge.Peer) edge.Intent {
+	announce := func(net netip.Prefix, nextHop string) edge.Announcement {
+		return edge.Announcement{
+			Net: net, NextHop: netip.MustParseAddr(nextHop),
+			Normal:   edge.Attributes{Communities: []edge.Community{65000<<16 | 20, 65000<<16 | 10}},
+			Degraded: edge.Attributes{Prepend: 3, MED: 500, Communities: []edge.Community{gshut}},
+		}
+	}
+	return edge.Intent{
+		Generation: 1,
+		Speaker: edge.Speaker{
+			ASN: 4200000001, RouterID: netip.MustParseAddr("10.0.1.1"), Lease: 30 * time.Second, Peers: peers,
+		},
+		Announcements: []edge.Announcement{announce(net4, "10.0.1.1"), announce(net6, "fd00:1::1")},
+	}
+}
+
+func degraded(in edge.Intent) edge.Intent {
+	in.Announcements = append([]edge.Announcement(nil), in.Announcements...)
+	for i := range in.Announcements {
+		in.Announcements[i].Degrade, in.Announcements[i].Reason = true, "for the test"
+	}
+	return in
+}

@@ -1,0 +1,308 @@
+package bgp_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/user"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// bird is a BIRD 2 in a namespace of its own, linked to a speaker; what it
+// learns goes to its kernel table.
+type bird struct {
+	t    testing.TB
+	ns   *space
+	dir  string
+	n    int
+	proc *process
+}
+
+// birdOptions are what differs between the BIRDs of the tests.
+type birdOptions struct {
+	asn      int    // of the speaker; 0: 4200000001
+	session  string // further lines of the protocol
+	top      string // further lines of the file
+	exports  string // filter of what it sends; empty: none
+	v6       bool   // the session runs over IPv6
+	families []string
+}
+
+func newBird(t testing.TB, s *speaker, n int, o birdOptions) *bird {
+	t.Helper()
+	b := &bird{t: t, ns: newSpace(t), dir: tempDir(t), n: n}
+	link(t, s.ns, b.ns, n)
+	b.configure(o)
+	b.start()
+	return b
+}
+
+func (b *bird) configure(o birdOptions) {
+	b.t.Helper()
+	local, remote := fmt.Sprintf("10.0.%d.2", b.n), fmt.Sprintf("10.0.%d.1", b.n)
+	if o.v6 {
+		local, remote = fmt.Sprintf("fd00:%d::2", b.n), fmt.Sprintf("fd00:%d::1", b.n)
+	}
+	if o.asn == 0 {
+		o.asn = 4200000001
+	}
+	if o.exports == "" {
+		o.exports = "none"
+	}
+	if o.families == nil {
+		o.families = []string{"ipv4", "ipv6"}
+	}
+	var channels strings.Builder
+	for _, f := range o.families {
+		fmt.Fprintf(&channels, "%s { import all; export %s; };\n", f, o.exports)
+	}
+	conf := fmt.Sprintf(`log stderr all;
+router id 10.0.%d.2;
+protocol device { scan time 10; }
+protocol kernel { ipv4 { import none; export all; }; }
+protocol kernel { ipv6 { import none; export all; }; }
+%s
+protocol bgp edge {
+	local %s as %d;
+	neighbor %s as %d;
+	hold time 9;
+	keepalive time 3;
+	connect retry time 1;
+	connect delay time 1;
+	error wait time 1, 2;
+	error forget time 1;
+	%s
+	%s
+}
+`, b.n, o.top, local, 65100+b.n, remote, o.asn, o.session, channels.String())
+	must(b.t, os.WriteFile(b.dir+"/bird.conf", []byte(conf), 0o600))
+}
+
+func (b *bird) start() {
+	b.t.Helper()
+	b.proc = b.ns.start(b.t, b.dir+"/bird.log", "bird", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P", b.dir+"/pid")
+	eventually(b.t, 5*time.Second, func() string {
+		if out := b.birdc("show status"); !strings.Contains(out, "Daemon is up") {
+			return out
+		}
+		return ""
+	})
+}
+
+func (b *bird) birdc(cmd string) string {
+	out, err := exec.Command("birdc", "-s", b.dir+"/ctl", cmd).CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("birdc: %v: %s", err, out)
+	}
+	return string(out)
+}
+
+// seen is a path as a router shows it.
+type seen struct {
+	path        string // "4200000001 4200000001"
+	med         int    // 0: none
+	communities string // "(65000,10) (65000,20)"
+	nextHop     string
+}
+
+var (
+	birdPath = regexp.MustCompile(`BGP\.as_path: (.*)`)
+	birdMED  = regexp.MustCompile(`BGP\.med: (\d+)`)
+	birdComm = regexp.MustCompile(`BGP\.community: (.*)`)
+	birdHop  = regexp.MustCompile(`BGP\.next_hop: (\S+)`)
+)
+
+// route returns nil if BIRD does not have the prefix from the speaker.
+func (b *bird) route(p netip.Prefix) *seen {
+	out := b.birdc("show route all protocol edge where net = " + p.String())
+	if !strings.Contains(out, p.String()) {
+		return nil
+	}
+	one := func(re *regexp.Regexp) string {
+		if m := re.FindStringSubmatch(out); m != nil {
+			return strings.TrimSpace(m[1])
+		}
+		return ""
+	}
+	r := &seen{path: one(birdPath), communities: one(birdComm), nextHop: one(birdHop)}
+	r.med, _ = strconv.Atoi(one(birdMED))
+	return r
+}
+
+var birdImports = regexp.MustCompile(`Import (updates|withdraws): +(\d+)`)
+
+// counts are the updates and the withdrawals that BIRD has received, over both
+// families.
+func (b *bird) counts() (updates, withdraws int) {
+	for _, m := range birdImports.FindAllStringSubmatch(b.birdc("show protocols all edge"), -1) {
+		n, _ := strconv.Atoi(m[2])
+		if m[1] == "updates" {
+			updates += n
+		} else {
+			withdraws += n
+		}
+	}
+	return updates, withdraws
+}
+
+// has waits until BIRD has p as want; nil: does not have it.
+func (b *bird) has(p netip.Prefix, want *seen) {
+	b.t.Helper()
+	b.hasWithin(10*time.Second, p, want)
+}
+
+func (b *bird) hasWithin(limit time.Duration, p netip.Prefix, want *seen) {
+	b.t.Helper()
+	eventually(b.t, limit, func() string { return differ(p, b.route(p), want) })
+}
+
+func differ(p netip.Prefix, got, want *seen) string {
+	if got == nil && want == nil || got != nil && want != nil && *got == *want {
+		return ""
+	}
+	return fmt.Sprintf("%s is %+v, want %+v", p, got, want)
+}
+
+// what the routers see of intentOf.
+var (
+	normal4   = &seen{path: "4200000001", communities: "(65000,10) (65000,20)", nextHop: "10.0.1.1"}
+	normal6   = &seen{path: "4200000001", communities: "(65000,10) (65000,20)", nextHop: "fd00:1::1"}
+	degraded4 = &seen{path: "4200000001 4200000001 4200000001 4200000001", med: 500, communities: "(65535,0)", nextHop: "10.0.1.1"}
+	degraded6 = &seen{path: degraded4.path, med: 500, communities: "(65535,0)", nextHop: "fd00:1::1"}
+)
+
+// watch counts deletions of net4 and net6 from the kernel tables of a
+// namespace until the returned function is called.
+func (s *space) watch(t testing.TB) (deleted func() int) {
+	t.Helper()
+	ch := make(chan netlink.RouteUpdate, 256)
+	stop := make(chan struct{})
+	must(t, netlink.RouteSubscribeAt(s.fd, ch, stop))
+	n := make(chan int)
+	go func() {
+		count := 0
+		for u := range ch {
+			if u.Type == unix.RTM_DELROUTE && u.Dst != nil && (u.Dst.String() == net4.String() || u.Dst.String() == net6.String()) {
+				count++
+			}
+		}
+		n <- count
+	}()
+	return func() int { close(stop); return <-n }
+}
+
+// inFIB waits until the kernel of the namespace routes net4 and net6, or does
+// not.
+func (s *space) inFIB(t testing.TB, want bool) {
+	t.Helper()
+	eventually(t, 10*time.Second, func() string {
+		routes, err := s.nl.RouteList(nil, netlink.FAMILY_ALL)
+		must(t, err)
+		for _, p := range []netip.Prefix{net4, net6} {
+			got := false
+			for _, r := range routes {
+				got = got || r.Dst != nil && r.Dst.String() == p.String()
+			}
+			if got != want {
+				return fmt.Sprintf("%s in the kernel: %v, want %v", p, got, want)
+			}
+		}
+		return ""
+	})
+}
+
+// frr is a zebra and a bgpd in a namespace of their own.
+type frr struct {
+	t   testing.TB
+	ns  *space
+	dir string
+}
+
+func newFRR(t testing.TB, s *speaker, n int) *frr {
+	t.Helper()
+	f := &frr{t: t, ns: newSpace(t), dir: tempDir(t)}
+	link(t, s.ns, f.ns, n)
+	conf := fmt.Sprintf(`log stdout
+router bgp %d
+ bgp router-id 10.0.%d.2
+ no bgp ebgp-requires-policy
+ no bgp network import-check
+ neighbor 10.0.%d.1 remote-as 4200000001
+ neighbor 10.0.%d.1 timers 3 9
+ neighbor 10.0.%d.1 timers connect 1
+ address-family ipv6 unicast
+  neighbor 10.0.%d.1 activate
+ exit-address-family
+`, 65100+n, n, n, n, n, n)
+	must(t, os.WriteFile(f.dir+"/bgpd.conf", []byte(conf), 0o644))
+	must(t, os.WriteFile(f.dir+"/zebra.conf", []byte("log stdout\n"), 0o644))
+	u, err := user.Lookup("frr") // the daemons give up root
+	must(t, err)
+	uid, _ := strconv.Atoi(u.Uid)
+	must(t, os.Chown(f.dir, uid, -1))
+	for _, d := range []string{"zebra", "bgpd"} {
+		args := []string{"/usr/lib/frr/" + d, "-f", f.dir + "/" + d + ".conf", "-i", f.dir + "/" + d + ".pid",
+			"-z", f.dir + "/zserv", "--vty_socket", f.dir, "-A", "127.0.0.1", "-P", "0"}
+		if d == "zebra" {
+			// Without it zebra changes an IPv6 route by deleting and adding it.
+			args = append(args, "--v6-rr-semantics")
+		}
+		f.ns.start(t, f.dir+"/"+d+".log", args...)
+		eventually(t, 10*time.Second, func() string {
+			out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", d, "-c", "show version").CombinedOutput()
+			if err != nil {
+				return fmt.Sprintf("%s: %v: %s", d, err, out)
+			}
+			return ""
+		})
+	}
+	return f
+}
+
+// frrPath is what of "show bgp ... json" is looked at.
+type frrPath struct {
+	Paths []struct {
+		ASPath struct {
+			String string `json:"string"`
+		} `json:"aspath"`
+		Metric    int `json:"metric"`
+		Community struct {
+			String string `json:"string"`
+		} `json:"community"`
+		Nexthops []struct {
+			IP string `json:"ip"`
+		} `json:"nexthops"`
+	} `json:"paths"`
+}
+
+func (f *frr) route(p netip.Prefix) *seen {
+	family := "ipv4"
+	if p.Addr().Is6() {
+		family = "ipv6"
+	}
+	out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", "bgpd", "-c", fmt.Sprintf("show bgp %s unicast %s json", family, p)).Output()
+	var v frrPath
+	if err != nil || json.Unmarshal(out, &v) != nil || len(v.Paths) != 1 {
+		return nil
+	}
+	path := v.Paths[0]
+	r := &seen{path: path.ASPath.String, med: path.Metric, communities: path.Community.String}
+	if len(path.Nexthops) > 0 {
+		r.nextHop = path.Nexthops[0].IP
+	}
+	return r
+}
+
+func (f *frr) has(p netip.Prefix, want *seen) {
+	f.t.Helper()
+	eventually(f.t, 10*time.Second, func() string { return differ(p, f.route(p), want) })
+}

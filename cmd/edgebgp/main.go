@@ -1,0 +1,110 @@
+// Go listens with Multipath TCP by default, and such a socket refuses the key
+// of TCP MD5 and the TTL (measured: ENOPROTOOPT, EOPNOTSUPP). BGP needs both.
+
+//go:debug multipathtcp=0
+
+// Command edgebgp is the BGP speaker of a box. It takes the whole intent from
+// edged over a unix socket, announces it under a lease, and shows what each
+// peer really holds.
+//
+// It owns the BGP sessions and nothing else: it probes nothing and decides
+// nothing. SIGTERM just stops it: the sessions close and the routers drop the
+// site at once, so drain first. Started again within the same boot it announces
+// again what it was last told, under one fresh lease, without waiting for
+// edged.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/bgp"
+	"github.com/catchment-dev/edge/cmd/internal/socket"
+	"github.com/catchment-dev/edge/cmd/internal/task"
+	"github.com/catchment-dev/edge/cmd/internal/version"
+)
+
+func main() {
+	path := flag.String("socket", "/run/edge/edgebgp.sock", "unix `socket` to serve")
+	state := flag.String("state", "/run/edge/edgebgp.state", "`file` on a tmpfs that keeps the last intent for a restart; empty keeps none")
+	level := slog.LevelInfo
+	flag.TextVar(&level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
+	showVersion := flag.Bool("version", false, "print the version and exit")
+	flag.Parse()
+	if *showVersion {
+		fmt.Println("edgebgp", version.String())
+		return
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	if flag.NArg() > 0 {
+		log.Error("edgebgp takes no arguments", "got", flag.Args())
+		os.Exit(2)
+	}
+	speaker := bgp.New(bgp.Options{Log: log, StatePath: *state})
+	api := &server{path: *path, speaker: speaker, ready: make(chan struct{})}
+	if err := task.Serve(context.Background(), log, speaker, api); err != nil {
+		log.Error("edgebgp ends", "err", err)
+		os.Exit(1)
+	}
+}
+
+// server is the task that serves the unix socket.
+type server struct {
+	path    string
+	speaker *bgp.Speaker
+	ready   chan struct{}
+}
+
+// String implements task.Task.
+func (s *server) String() string { return "socket " + s.path }
+
+// Ready is closed once the socket can be connected to.
+func (s *server) Ready() <-chan struct{} { return s.ready }
+
+// Run serves until ctx ends.
+func (s *server) Run(ctx context.Context) error {
+	ln, err := socket.Listen(s.path)
+	if err != nil {
+		return err
+	}
+	close(s.ready)
+	return socket.Serve(ctx, ln, handler(s.speaker))
+}
+
+func handler(speaker *bgp.Speaker) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /v1/intent", func(w http.ResponseWriter, r *http.Request) {
+		var in edge.Intent
+		if err := socket.Read(r, &in); err != nil {
+			socket.Fail(w, http.StatusBadRequest, err)
+			return
+		}
+		st, err := speaker.Set(r.Context(), in)
+		reply(w, st, err)
+	})
+	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, r *http.Request) {
+		st, err := speaker.State(r.Context())
+		reply(w, st, err)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		socket.Fail(w, http.StatusNotFound, fmt.Errorf("%s %s is not served: PUT /v1/intent and GET /v1/state are", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+func reply(w http.ResponseWriter, st edge.SpeakerState, err error) {
+	switch {
+	case errors.Is(err, bgp.ErrInvalid):
+		socket.Fail(w, http.StatusBadRequest, err)
+	case err != nil:
+		socket.Fail(w, http.StatusServiceUnavailable, err)
+	default:
+		socket.JSON(w, http.StatusOK, st)
+	}
+}
