@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -103,11 +104,12 @@ func (c *Community) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// ParseCommunity reads "AS:VALUE", each 0 to 65535.
+// ParseCommunity reads "AS:VALUE", each 0 to 65535 in decimal digits.
 func ParseCommunity(s string) (Community, error) {
-	var as, val uint32
-	rest := ""
-	if n, _ := fmt.Sscanf(s, "%d:%d%s", &as, &val, &rest); n != 2 || as > 0xffff || val > 0xffff || strings.ContainsAny(s, "+ ") {
+	left, right, ok := strings.Cut(s, ":")
+	as, err1 := strconv.ParseUint(left, 10, 16)
+	val, err2 := strconv.ParseUint(right, 10, 16)
+	if !ok || err1 != nil || err2 != nil {
 		return 0, fmt.Errorf("community %q is not AS:VALUE, each 0 to 65535", s)
 	}
 	return Community(as<<16 | val), nil

@@ -1,0 +1,44 @@
+# The two commands of a fresh box, as root: make demo, make test.
+# Debian 12 and the Go of go.mod are needed; the rest is installed.
+
+GO := $(shell command -v go || echo /usr/local/go/bin/go)
+export PATH := $(dir $(GO)):$(PATH)
+
+.PHONY: help build generate check test demo bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
+
+build: ## the four commands, in out/bin
+	sh test/install.sh go
+	mkdir -p out/bin
+	$(GO) build -trimpath -o out/bin/ ./cmd/...
+
+generate: ## compile the BPF program into the package that loads it
+	$(GO) generate ./xdp
+
+check: ## gofmt, vet, staticcheck, and that the committed BPF object is what its source gives
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted by gofmt:" $$unformatted; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	rm -rf out/_gen && mkdir -p out/_gen && cp -R xdp out/_gen/xdp && rm -f out/_gen/xdp/*_bpfel.*
+	cd out/_gen/xdp && $(GO) generate gen.go
+	for f in xdp/*_bpfel.*; do cmp "$$f" "out/_gen/$$f" || { echo "$$f is not what its source gives: make generate"; exit 1; }; done
+	rm -rf out/_gen
+
+test: ## everything that must hold; installs what it needs
+	sh test/install.sh test
+	$(MAKE) check
+	$(GO) test -race -count=1 -timeout 14m ./...
+
+demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves it up)
+	@sh test/install.sh demo
+	$(GO) run ./test/demo $(if $(KEEP),-keep)
+
+bench: ## the benchmarks; writes out/bench
+	sh test/install.sh test
+	mkdir -p out/bench
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./... > out/bench/go.txt; status=$$?; cat out/bench/go.txt; exit $$status
+
+clean: ## remove out
+	rm -rf out

@@ -1,0 +1,140 @@
+package edge
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Diff says what changes from old to new, one line for each key, in the order
+// of the file: "fleet.services[dns].backends[d1].weight: 100 -> 0". What is in
+// a list is called by its name; certificates and routes, where the order
+// counts, by their place. Empty if nothing changes.
+func Diff(old, new *Config) []string {
+	var d differ
+	// By reflection, so that no key that is added later can be forgotten.
+	d.compare("node", reflect.ValueOf(old.Local), reflect.ValueOf(new.Local))
+	d.compare("fleet", reflect.ValueOf(old.Fleet), reflect.ValueOf(new.Fleet))
+	return d.lines
+}
+
+type differ struct{ lines []string }
+
+func (d *differ) add(format string, args ...any) {
+	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+func (d *differ) compare(path string, a, b reflect.Value) {
+	switch {
+	case ours(a.Type()):
+		for i := range a.NumField() {
+			switch name := a.Type().Field(i).Name; name {
+			case "Proxied": // one key in the file, with TLS
+				d.value(path+".proxy", proxyKey(a), proxyKey(b))
+			case "TLS":
+			default:
+				d.compare(path+"."+key(name), a.Field(i), b.Field(i))
+			}
+		}
+	case a.Kind() == reflect.Slice && ours(a.Type().Elem()):
+		d.lists(path, a, b)
+	default:
+		d.value(path, show(a), show(b))
+	}
+}
+
+func (d *differ) value(path, a, b string) {
+	if a != b {
+		d.add("%s: %s -> %s", path, a, b)
+	}
+}
+
+// proxyKey is the key proxy of a Service.
+func proxyKey(v reflect.Value) string {
+	switch s, _ := v.Interface().(Service); {
+	case s.TLS:
+		return "https"
+	case s.Proxied:
+		return "http"
+	}
+	return "none"
+}
+
+// lists compares two lists of structs by the identity of their entries.
+func (d *differ) lists(path string, a, b reflect.Value) {
+	before, after := map[string]int{}, map[string]bool{}
+	for i := range a.Len() {
+		before[identity(a.Index(i), i)] = i
+	}
+	for i := range b.Len() {
+		id := identity(b.Index(i), i)
+		after[id] = true
+		if j, ok := before[id]; ok {
+			d.compare(path+"["+id+"]", a.Index(j), b.Index(i))
+			continue
+		}
+		d.add("%s[%s]: added", path, id)
+	}
+	for i := range a.Len() {
+		if id := identity(a.Index(i), i); !after[id] {
+			d.add("%s[%s]: removed", path, id)
+		}
+	}
+}
+
+// ours says whether t is a struct of this package, to be looked into.
+func ours(t reflect.Type) bool {
+	return t.Kind() == reflect.Struct && t.PkgPath() == reflect.TypeFor[Config]().PkgPath()
+}
+
+// identity is what names an entry of a list.
+func identity(v reflect.Value, i int) string {
+	for _, field := range []string{"ID", "Net", "On"} {
+		if f := v.FieldByName(field); f.IsValid() {
+			return fmt.Sprint(f.Interface())
+		}
+	}
+	return strconv.Itoa(i)
+}
+
+func show(v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		return short(x)
+	case interface{ IsValid() bool }:
+		if !x.IsValid() {
+			return "none"
+		}
+	}
+	if s := fmt.Sprint(v.Interface()); s != "" {
+		return s
+	}
+	return `""`
+}
+
+// key is the name that a field has in the file.
+func key(field string) string {
+	switch field {
+	case "Speaker":
+		return "bgp"
+	case "Addr":
+		return "address"
+	case "LocalAddr":
+		return "local_address"
+	case "Addr4", "Addr6":
+		return "address" + field[len(field)-1:]
+	}
+	var b strings.Builder
+	runes := []rune(field)
+	for i, c := range runes {
+		// A word begins at a capital that follows or precedes a small letter.
+		if unicode.IsUpper(c) && i > 0 && (unicode.IsLower(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(c))
+	}
+	return b.String()
+}

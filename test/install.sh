@@ -1,0 +1,57 @@
+#!/bin/sh
+# Prepares a Debian box: sh test/install.sh go|demo|test. It looks for Go, and
+# installs the packages of packages.txt that are missing ("go": none). It does
+# nothing the second time. Daemons that come with packages (bird, frr) are
+# neither started nor enabled: the lab runs its own, in namespaces of its own.
+set -eu
+cd "$(dirname "$0")/.."
+what=${1:?usage: install.sh go|demo|test}
+
+fail() {
+	echo "preflight: $*" >&2
+	exit 1
+}
+
+want=$(sed -n 's/^go //p' go.mod)
+command -v go >/dev/null || fail "Go is missing: install Go $want or newer from https://go.dev/dl/"
+have=$(cd / && GOTOOLCHAIN=local go env GOVERSION | sed 's/^go//; s/[ -].*//')
+[ "$(printf '%s\n%s\n' "$want" "$have" | sort -V | head -n 1)" = "$want" ] ||
+	fail "Go $have is too old: install Go $want or newer from https://go.dev/dl/"
+[ "$what" != go ] || exit 0
+
+[ "$(id -u)" = 0 ] || fail "make $what needs root: it makes network namespaces and loads BPF programs"
+
+missing=
+for package in $(sed -n "s/^demo \([^ ]*\).*/\1/p; /^$what /s/^test \([^ ]*\).*/\1/p" test/packages.txt); do
+	case $(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true) in
+	ii*) ;;
+	*) missing="$missing $package" ;;
+	esac
+done
+[ -n "$missing" ] || exit 0
+
+command -v apt-get >/dev/null || fail "these packages are missing, and there is no apt-get:$missing"
+
+# Debian asks policy-rc.d before it starts a daemon; 101 is no.
+policy=/usr/sbin/policy-rc.d
+if [ -e "$policy" ]; then
+	code=0
+	"$policy" frr start >/dev/null 2>&1 || code=$?
+	[ $code = 101 ] || fail "$policy would let daemons start; install these by hand:$missing"
+else
+	trap 'rm -f "$policy"' EXIT
+	trap 'exit 1' HUP INT TERM
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+fi
+
+echo "preflight: installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+apt="apt-get -q -y -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0"
+$apt update
+# shellcheck disable=SC2086 # words are meant
+$apt install --no-install-recommends $missing
+
+# Nor at the next boot.
+case "$missing " in *" bird2 "*) update-rc.d bird disable >/dev/null ;; esac
+case "$missing " in *" frr "*) update-rc.d frr disable >/dev/null ;; esac
