@@ -1,0 +1,178 @@
+package health
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// entry is one probe in the schedule. Its probe never changes: a new definition
+// is a new entry. Everything else is guarded by Monitor.mu.
+type entry struct {
+	probe  edge.Probe
+	status edge.Status
+	damp   damper
+	fail   string // text of the last fail, without notes of unknown runs
+	rounds int    // rounds that are over, with or without a result
+	// settled: nothing more is to be waited for before the first decision.
+	settled bool
+
+	due    time.Time // when the run was to start
+	spread bool      // its place in the interval has been drawn
+	gone   bool      // not in the set any more: results are thrown away
+	stop   context.CancelFunc
+
+	at    time.Time // key in the queue that holds it
+	index int       // place in that queue; -1: in none
+	in    *queue
+}
+
+// newEntry takes over what old (nil: none) shows, but not its schedule nor its
+// streak.
+func newEntry(p edge.Probe, old *entry) *entry {
+	e := &entry{probe: p, status: edge.Status{Probe: p.ID}, index: -1}
+	if old != nil {
+		e.status, e.fail = old.status, old.fail
+		e.status.Streak = 0
+		e.damp.state = old.damp.state
+		e.settled = e.damp.state != edge.Unknown
+	}
+	return e
+}
+
+// result is the outcome of one run.
+type result struct {
+	err  error
+	end  time.Time
+	took time.Duration
+}
+
+// unknown says whether the run has told us nothing about the target. A run that
+// failed long after its own deadline is one of those: the probers end when
+// their context does, so it was this box that had no time (a paused machine, a
+// starved CPU), and its view of the target cannot be believed.
+func (r result) unknown(timeout time.Duration) bool {
+	if r.err == nil {
+		return false
+	}
+	return errors.Is(r.err, edge.ErrUnknown) || r.took > timeout+max(timeout/2, 250*time.Millisecond)
+}
+
+// record takes in one run and says whether the state has changed.
+func (e *entry) record(r result) bool {
+	e.status.LastRun, e.status.Took = r.end, r.took
+	if r.unknown(e.probe.Timeout) {
+		e.note(r)
+		return false
+	}
+	if r.err != nil {
+		e.fail = r.err.Error()
+		e.status.LastErr, e.status.LastErrAt = e.fail, r.end
+	}
+	changed := e.damp.add(r.err == nil, e.probe.Rise, e.probe.Fall)
+	e.status.Streak = e.damp.streak()
+	if changed {
+		e.status.State, e.status.Since = e.damp.state, r.end
+	}
+	return changed
+}
+
+// note remembers that a round was unknown. The evidence that took a probe down
+// stays readable in front of it.
+func (e *entry) note(r result) {
+	text := r.err.Error()
+	if !errors.Is(r.err, edge.ErrUnknown) {
+		text = edge.ErrUnknown.Error() + ": this box was too busy to end it in time: " + text
+	}
+	if e.damp.state == edge.Down && e.fail != "" {
+		text = e.fail + "; last round unknown: " + text
+	}
+	e.status.LastErr, e.status.LastErrAt = text, r.end
+}
+
+// pause returns how long after the last start the next run is due.
+//
+// An undecided probe runs four times as often, so that a start or a new
+// definition is decided soon. The first normal wait is drawn from the second
+// half of the interval: probes that were set together drift apart and stay so.
+func (e *entry) pause() time.Duration {
+	whole := e.probe.Interval
+	if !e.damp.decided {
+		return min(whole, max(whole/4, 50*time.Millisecond))
+	}
+	if e.spread {
+		return whole
+	}
+	e.spread = true
+	return whole - rand.N(whole/2)
+}
+
+// next works out when the next run is due, after one that ended at now. A start
+// that has been missed is made up for at once, but only one; after more than a
+// whole interval (the machine was paused, and with it all other probes) the
+// place in the interval is drawn again.
+func (e *entry) next(now time.Time) time.Time {
+	due := e.due.Add(e.pause())
+	if late := now.Sub(due); late > 0 {
+		e.spread = e.spread && late < e.probe.Interval
+		return now
+	}
+	return due
+}
+
+// queue is a heap of entries by time. An entry is in one queue at most.
+type queue []*entry
+
+// Len implements heap.Interface.
+func (q queue) Len() int { return len(q) }
+
+// Less implements heap.Interface.
+func (q queue) Less(i, j int) bool { return q[i].at.Before(q[j].at) }
+
+// Swap implements heap.Interface.
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	e := x.(*entry)
+	e.index, e.in = len(*q), q
+	*q = append(*q, e)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = nil // let the collector have it
+	*q = (*q)[:last]
+	e.index, e.in = -1, nil
+	return e
+}
+
+// put adds e with the given key.
+func (q *queue) put(e *entry, at time.Time) {
+	e.at = at
+	heap.Push(q, e)
+}
+
+// take removes the first entry if its key is not after now.
+func (q *queue) take(now time.Time) *entry {
+	if len(*q) == 0 || (*q)[0].at.After(now) {
+		return nil
+	}
+	return heap.Pop(q).(*entry)
+}
+
+// remove takes e out of whichever queue holds it.
+func remove(e *entry) {
+	if e.in != nil {
+		heap.Remove(e.in, e.index)
+	}
+}

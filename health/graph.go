@@ -1,0 +1,219 @@
+package health
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// maxRoots is how many failures a reason names before it only counts them.
+const maxRoots = 4
+
+// Evaluate says how fit each configured prefix is, from the states of the
+// probes. It is pure; the Since of its conditions is zero: Tracker sets it.
+//
+// A prefix needs what every prefix needs (c.Fleet.Health.Needs), what it needs
+// itself, and what each service needs whose VIP it contains with the longest
+// mask. Then, in this order: a hard need that is down makes it Sick; a hard
+// need that is unknown makes its health unknown; a soft need that is down makes
+// it degraded; else it is healthy, also without any need. A soft need that is
+// unknown counts as no failure, and is mentioned.
+//
+// The reason is the path to each failed probe with its last error, in the
+// order of the configuration: "serving → web-vip is down: answered 503,
+// expected 200". A probe or group without a status, or a group in a cycle, is
+// unknown.
+func Evaluate(c *edge.Config, statuses []edge.Status) map[netip.Prefix]edge.Condition {
+	g := graph{
+		status: make(map[edge.ProbeID]edge.Status, len(statuses)),
+		group:  make(map[edge.ProbeID]edge.Group, len(c.Fleet.Health.Groups)),
+		done:   map[edge.ProbeID]verdict{},
+	}
+	for _, s := range statuses {
+		g.status[s.Probe] = s
+	}
+	for _, group := range c.Fleet.Health.Groups {
+		g.group[group.ID] = group
+	}
+	needs := needsOf(&c.Fleet)
+	out := make(map[netip.Prefix]edge.Condition, len(c.Fleet.Prefixes))
+	for _, p := range c.Fleet.Prefixes {
+		out[p.Net] = g.condition(needs[p.Net])
+	}
+	return out
+}
+
+// needsOf collects the needs of each prefix: the fleet's, its own, then those
+// of its services in the order of the configuration.
+func needsOf(f *edge.Fleet) map[netip.Prefix][]edge.Need {
+	out := make(map[netip.Prefix][]edge.Need, len(f.Prefixes))
+	for _, p := range f.Prefixes {
+		out[p.Net] = slices.Concat(f.Health.Needs, p.Needs)
+	}
+	for _, s := range f.Services {
+		if p, ok := f.PrefixOf(s.VIP.Addr()); ok {
+			out[p.Net] = append(out[p.Net], s.Needs...)
+		}
+	}
+	return out
+}
+
+// graph is one evaluation: each node is worked out once.
+type graph struct {
+	status map[edge.ProbeID]edge.Status
+	group  map[edge.ProbeID]edge.Group
+	done   map[edge.ProbeID]verdict
+}
+
+// verdict is what a node of the graph says, and the roots of it: for a node
+// that is down the probes that are, for an unknown one the unknown ones.
+type verdict struct {
+	state edge.ProbeState
+	roots []root
+}
+
+// root is a probe that makes others down or unknown, and the path to it.
+type root struct {
+	id   edge.ProbeID
+	path string // "" or "serving → "
+	text string // "web-vip is down: connection refused"
+}
+
+// condition combines needs. A need that is listed twice counts once.
+func (g *graph) condition(needs []edge.Need) edge.Condition {
+	roots := map[edge.NeedClass]map[edge.ProbeState][]root{edge.Hard: {}, edge.Soft: {}}
+	for _, n := range needs {
+		class := n.Class
+		if class != edge.Soft {
+			class = edge.Hard // a class of a later version: the careful reading
+		}
+		v := g.node(n.On)
+		roots[class][v.state] = append(roots[class][v.state], v.roots...)
+	}
+	hard, soft := roots[edge.Hard], roots[edge.Soft]
+	mention := suffixed(soft[edge.Unknown], " (soft: counts as no failure)")
+	switch {
+	case len(hard[edge.Down]) > 0:
+		return edge.Condition{Health: edge.Sick, Reason: reason(hard[edge.Down])}
+	case len(hard[edge.Unknown]) > 0:
+		return edge.Condition{Health: edge.HealthUnknown, Reason: reason(hard[edge.Unknown])}
+	case len(soft[edge.Down]) > 0:
+		return edge.Condition{Health: edge.HealthDegraded, Reason: reason(append(soft[edge.Down], mention...))}
+	}
+	return edge.Condition{Health: edge.Healthy, Reason: reason(mention)}
+}
+
+// node works out one probe or group.
+func (g *graph) node(id edge.ProbeID) verdict {
+	if v, ok := g.done[id]; ok {
+		return v
+	}
+	// Configurations with a cycle are refused; should one come this far, the
+	// node that closes it is unknown instead of the end of the stack.
+	g.done[id] = verdict{edge.Unknown, []root{{id: id, text: fmt.Sprintf("%s is unknown: it depends on itself", id)}}}
+	v := g.probe(id)
+	if group, ok := g.group[id]; ok {
+		v = g.combine(group)
+	}
+	g.done[id] = v
+	return v
+}
+
+func (g *graph) probe(id edge.ProbeID) verdict {
+	s, ok := g.status[id]
+	text := s.LastErr
+	switch {
+	case ok && s.State == edge.Up:
+		return verdict{state: edge.Up}
+	case !ok:
+		text = "there is no such probe here"
+	case text == "" && s.LastRun.IsZero():
+		text = "it has not run yet"
+	case text == "":
+		text = "it has not run often enough yet"
+	}
+	return verdict{s.State, []root{{id: id, text: fmt.Sprintf("%s is %s: %s", id, s.State, text)}}}
+}
+
+// combine is three-valued: a group is up or down only if it is so whatever its
+// unknown members turn out to be.
+func (g *graph) combine(group edge.Group) verdict {
+	count := map[edge.ProbeState]int{}
+	roots := map[edge.ProbeState][]root{}
+	for _, id := range group.Of {
+		v := g.node(id)
+		count[v.state]++
+		for _, r := range v.roots {
+			r.path = string(group.ID) + " → " + r.path
+			roots[v.state] = append(roots[v.state], r)
+		}
+	}
+	need := len(group.Of) // mode all
+	switch group.Mode {
+	case edge.Any:
+		need = 1
+	case edge.AtLeast:
+		need = group.K
+	}
+	switch {
+	case need > len(group.Of): // a mistake in the configuration takes no site down
+		text := fmt.Sprintf("%s is unknown: it needs %d of %d members", group.ID, need, len(group.Of))
+		return verdict{edge.Unknown, []root{{id: group.ID, text: text}}}
+	case count[edge.Up] >= need:
+		return verdict{state: edge.Up}
+	case count[edge.Up]+count[edge.Unknown] < need:
+		return verdict{edge.Down, roots[edge.Down]}
+	}
+	return verdict{edge.Unknown, roots[edge.Unknown]}
+}
+
+// reason writes roots as one clause. A root that is reached by several paths is
+// named once: one cause, one mention.
+func reason(roots []root) edge.Reason {
+	var parts []string
+	seen := map[edge.ProbeID]bool{}
+	for _, r := range roots {
+		if !seen[r.id] {
+			seen[r.id] = true
+			parts = append(parts, r.path+r.text)
+		}
+	}
+	if more := len(parts) - maxRoots; more > 0 {
+		parts = append(parts[:maxRoots], fmt.Sprintf("and %d more", more))
+	}
+	return edge.Reason(strings.Join(parts, "; "))
+}
+
+func suffixed(roots []root, s string) []root {
+	out := slices.Clone(roots)
+	for i := range out {
+		out[i].text += s
+	}
+	return out
+}
+
+// Tracker remembers since when each prefix has had its health. The zero value
+// is ready. It must not be used by two goroutines at once.
+type Tracker struct {
+	last map[netip.Prefix]edge.Condition
+}
+
+// Update returns m with Since set: the time of the first Update in a row in
+// which the prefix had this health. A new reason alone does not change it. A
+// prefix that is not in m is forgotten.
+func (t *Tracker) Update(now time.Time, m map[netip.Prefix]edge.Condition) map[netip.Prefix]edge.Condition {
+	out := make(map[netip.Prefix]edge.Condition, len(m))
+	for p, c := range m {
+		c.Since = now
+		if last, ok := t.last[p]; ok && last.Health == c.Health {
+			c.Since = last.Since
+		}
+		out[p] = c
+	}
+	t.last = out
+	return out
+}
