@@ -39,6 +39,9 @@ type Decision struct {
 	Rung   Rung         `json:"rung"`
 	Since  time.Time    `json:"since"`
 	Reason Reason       `json:"reason,omitempty"`
+	// WellSince is since when the prefix could be served without a break, be it
+	// healthy or degraded; zero while it is sick or nothing is known.
+	WellSince time.Time `json:"well_since,omitzero"`
 	// Severity ranks the wish to leave, for the guard: higher is worse.
 	Severity int `json:"severity,omitempty"`
 }
@@ -76,8 +79,8 @@ type Facts struct {
 // Withdrawn for a prefix that is on the air: withdrawing is an act, done under
 // the guard's permit, after which OnAir is false.
 func Decide(p netip.Prefix, f Facts) Decision {
-	d := Decision{Prefix: p}
-	d.Rung, d.Reason, d.Severity = rung(f)
+	d := Decision{Prefix: p, WellSince: wellSince(f)}
+	d.Rung, d.Reason, d.Severity = rung(f, d.WellSince)
 	d.Since = f.Last.Since
 	if d.Rung != f.Last.Rung || d.Since.IsZero() {
 		d.Since = f.Now
@@ -85,7 +88,21 @@ func Decide(p netip.Prefix, f Facts) Decision {
 	return d
 }
 
-func rung(f Facts) (Rung, Reason, int) {
+// wellSince carries the time over changes between healthy and degraded, so that
+// a soft dependency that flaps does not keep a site from coming back.
+func wellSince(f Facts) time.Time {
+	switch f.Condition.Health {
+	case Sick:
+		return time.Time{}
+	case Healthy, HealthDegraded:
+		if f.Last.WellSince.IsZero() {
+			return f.Condition.Since
+		}
+	}
+	return f.Last.WellSince
+}
+
+func rung(f Facts, well time.Time) (Rung, Reason, int) {
 	if !f.Settled || f.Condition.Health == HealthUnknown {
 		return unsettled(f)
 	}
@@ -93,7 +110,7 @@ func rung(f Facts) (Rung, Reason, int) {
 		return leave(f, why, severity)
 	}
 	if !f.OnAir {
-		if wait, why := mustHold(f); wait {
+		if wait, why := mustHold(f, well); wait {
 			return Withdrawn, why, 0
 		}
 	}
@@ -154,10 +171,10 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 
 // mustHold keeps a prefix that was withdrawn off the air until it has been
 // healthy for the hold time: longer to come back than to leave.
-func mustHold(f Facts) (bool, Reason) {
-	left := f.Hold - f.Now.Sub(f.Condition.Since)
+func mustHold(f Facts, well time.Time) (bool, Reason) {
+	left := f.Hold - f.Now.Sub(well)
 	if f.Last.Rung != Withdrawn || left <= 0 {
 		return false, ""
 	}
-	return true, Reason(fmt.Sprintf("healthy again since %s; comes back after %s", f.Condition.Since.UTC().Format(time.TimeOnly), f.Hold))
+	return true, Reason(fmt.Sprintf("can serve again since %s; comes back after %s", well.UTC().Format(time.TimeOnly), f.Hold))
 }

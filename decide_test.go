@@ -92,6 +92,28 @@ func TestDecideNeverWithdrawsOnAir(t *testing.T) {
 	}
 }
 
+// TestDecideHoldOverFlaps: a soft dependency that flaps faster than the hold
+// must not keep a withdrawn site away, and a relapse starts the hold again.
+func TestDecideHoldOverFlaps(t *testing.T) {
+	f := Facts{Now: testNow, Settled: true, Hold: 10 * time.Second, Last: Decision{Rung: Withdrawn}}
+	for i := range 11 {
+		f.Now = testNow.Add(time.Duration(i) * time.Second)
+		f.Condition = Condition{Health: Healthy, Since: f.Now}
+		if i%2 == 1 {
+			f.Condition = Condition{Health: HealthDegraded, Since: f.Now, Reason: "soft"}
+		}
+		f.Last = Decide(testPrefix, f)
+		if onAir := f.Last.Rung.OnAir(); onAir != (i == 10) {
+			t.Fatalf("after %d s: %s", i, f.Last.Rung)
+		}
+	}
+	f.Condition = Condition{Health: Sick, Since: f.Now, Reason: "down"}
+	f.Last.Rung = Withdrawn
+	if f.Last = Decide(testPrefix, f); !f.Last.WellSince.IsZero() {
+		t.Error("a sick prefix counts as well")
+	}
+}
+
 // TestDecideSince keeps the time of the rung while it does not change.
 func TestDecideSince(t *testing.T) {
 	earlier := testNow.Add(-time.Hour)

@@ -304,6 +304,8 @@ type SystemStatus struct {
 // PrefixHealth is the condition of one prefix.
 type PrefixHealth struct {
 	Prefix netip.Prefix `json:"prefix"`
+	// MinSites is the floor.
+	MinSites int `json:"min_sites"`
 	Condition
 }
 
