@@ -1,0 +1,73 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/catchment-dev/edge"
+)
+
+// configData is what templates/edge.yaml is filled with.
+type configData struct {
+	Dir, Uplink                 string
+	Box                         *boxPlan
+	Boxes                       []*boxPlan
+	Sites                       []string
+	ASN, MinSites               int
+	Management, Gossip, Health  int
+	Prefix4, Prefix6            netip.Prefix
+	VIP4, VIP6, EchoVIP         netip.Addr
+	EchoPort                    int
+	Regions                     []regionData
+	Shared                      string // ADDRESS:PORT; empty: none
+	Certificates                []edge.Certificate
+	HostList                    string
+	GossipKey, RingSeed, BGPKey string
+}
+
+// regionData is one region of the configuration.
+type regionData struct {
+	RegionSpec
+	Upstreams []upstreamData
+}
+
+type upstreamData struct {
+	Name  string
+	Addr4 netip.AddrPort
+}
+
+// renderConfig makes the configuration of a box whose folder is dir.
+func renderConfig(t *Topology, p *plan, s *secrets, b *boxPlan, dir string) (string, error) {
+	d := configData{
+		Dir: dir, Uplink: uplink, Box: b, Boxes: p.boxes, ASN: boxASN, MinSites: min(1, len(t.Sites)-1),
+		Management: ManagementPort, Gossip: gossipPort, Health: healthPort,
+		Prefix4: Prefix4, Prefix6: Prefix6, VIP4: VIP4, VIP6: VIP6, EchoVIP: EchoVIP, EchoPort: EchoPort,
+		HostList: strings.Join(HostNames, ", "), GossipKey: s.gossipKey(), RingSeed: s.ringSeed(), BGPKey: s.bgpKey(b.Name),
+	}
+	for _, site := range t.Sites {
+		d.Sites = append(d.Sites, site.Name)
+	}
+	for _, name := range HostNames {
+		d.Certificates = append(d.Certificates, edge.Certificate{CertFile: s.cert(name), KeyFile: s.key(name)})
+	}
+	for _, r := range t.Regions {
+		region := regionData{RegionSpec: r}
+		for i, a := range p.attachmentOf(r.Name).far {
+			if a.Addr().Is4() {
+				region.Upstreams = append(region.Upstreams, upstreamData{
+					Name: fmt.Sprintf("%s-%d", r.Name, i/2+1), Addr4: netip.AddrPortFrom(a.Addr(), OriginPort),
+				})
+			}
+		}
+		d.Regions = append(d.Regions, region)
+	}
+	if t.Shared != "" {
+		d.Shared = netip.AddrPortFrom(p.attachmentOf(sharedName).far[0].Addr(), OriginPort).String()
+	}
+	text, err := render("edge.yaml", d)
+	if err == nil && t.Edit != nil {
+		text = t.Edit(b.Name, text)
+	}
+	return text, err
+}
