@@ -57,10 +57,14 @@ func TestRelayKeepsOrderAndTime(t *testing.T) {
 				}
 			})
 			sent := make([]time.Time, n)
+			pace := time.NewTicker(400 * time.Microsecond) // the sender's
+			defer pace.Stop()
 			for i := range n {
 				sent[i] = time.Now()
 				from <- binary.BigEndian.AppendUint64(nil, uint64(i))
-				time.Sleep(time.Duration(i%3) * 400 * time.Microsecond) // the sender's pace
+				for range i % 3 {
+					<-pace.C
+				}
 			}
 			for range n {
 				<-to.new

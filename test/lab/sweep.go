@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -50,14 +51,15 @@ func killIn(inodes []uint64) (int, error) {
 	return found, nil
 }
 
-// livesIn says whether a process is in one of the namespaces. One that has
-// ended (a zombie too) is in none.
+// livesIn says whether a thread of a process is in one of the namespaces: any,
+// since edged has threads that visit another one, the main thread too. A process
+// that has ended (a zombie too) is in none.
 func livesIn(pid int, inodes []uint64) bool {
-	var st unix.Stat_t
-	if unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &st) != nil {
-		return false
-	}
-	return slices.Contains(inodes, st.Ino)
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", pid))
+	return err == nil && slices.ContainsFunc(tasks, func(path string) bool {
+		var st unix.Stat_t
+		return unix.Stat(path, &st) == nil && slices.Contains(inodes, st.Ino)
+	})
 }
 
 // kill looks again once it holds the process by a descriptor: between the

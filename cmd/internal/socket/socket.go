@@ -163,7 +163,7 @@ func (c *Client) Open(ctx context.Context, method, path string, in any) (*http.R
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://edge"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}

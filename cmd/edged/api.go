@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/cmd/edged/console"
+	"github.com/catchment-dev/edge/cmd/internal/socket"
+)
+
+// handler is what edgectl talks to. The console has the reading half of it.
+func (d *daemon) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", console.Handler(d))
+	mux.HandleFunc("GET /v1/explain", d.serveExplain)
+	mux.HandleFunc("POST /v1/drain", d.serveDrain)
+	mux.HandleFunc("POST /v1/undrain", d.serveUndrain)
+	mux.HandleFunc("POST /v1/reload", d.serveReload)
+	return mux
+}
+
+func (d *daemon) serveExplain(w http.ResponseWriter, r *http.Request) {
+	what := r.URL.Query().Get("what")
+	ex, err := d.explain(what)
+	if err != nil {
+		socket.Fail(w, http.StatusBadRequest, err)
+		return
+	}
+	socket.JSON(w, http.StatusOK, ex)
+}
+
+func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
+	var o edge.Drain
+	if err := socket.Read(r, &o); err != nil {
+		socket.Fail(w, http.StatusBadRequest, err)
+		return
+	}
+	o.Since = time.Now()
+	if o.Reason == "" {
+		o.Reason = "no reason given"
+	}
+	d.change(w, r, func(context.Context) error {
+		if err := d.known(o.Prefix); err != nil {
+			return err
+		}
+		return d.drains.add(o)
+	})
+}
+
+func (d *daemon) serveUndrain(w http.ResponseWriter, r *http.Request) {
+	var o struct {
+		Prefix netip.Prefix `json:"prefix,omitzero"`
+	}
+	if err := socket.Read(r, &o); err != nil {
+		socket.Fail(w, http.StatusBadRequest, err)
+		return
+	}
+	d.change(w, r, func(context.Context) error {
+		had, err := d.drains.remove(o.Prefix)
+		if err == nil && !had {
+			err = fmt.Errorf("%s is not drained", prefixName(o.Prefix))
+		}
+		return err
+	})
+}
+
+// change has the loop do f, then one turn, and answers with the status.
+func (d *daemon) change(w http.ResponseWriter, r *http.Request, f func(context.Context) error) {
+	err := d.order(r.Context(), func(ctx context.Context) error {
+		if err := f(ctx); err != nil {
+			return err
+		}
+		d.turn(ctx)
+		return nil
+	})
+	if err != nil {
+		socket.Fail(w, refusal(err), err)
+		return
+	}
+	socket.JSON(w, http.StatusOK, d.Status())
+}
+
+func refusal(err error) int {
+	if errors.Is(err, errBusy) {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusConflict
+}
+
+func (d *daemon) known(p netip.Prefix) error {
+	if p == (netip.Prefix{}) || has(d.config().Fleet.Prefixes, p) {
+		return nil
+	}
+	return fmt.Errorf("%s is not a prefix of the configuration", p)
+}
+
+func prefixName(p netip.Prefix) string {
+	if p == (netip.Prefix{}) {
+		return "the node"
+	}
+	return p.String()
+}
+
+func (d *daemon) serveReload(w http.ResponseWriter, r *http.Request) {
+	var out struct {
+		Generation uint64   `json:"generation"`
+		Changes    []string `json:"changes"`
+	}
+	err := d.order(r.Context(), func(ctx context.Context) (err error) {
+		out.Changes, err = d.reload(ctx)
+		d.turn(ctx)
+		out.Generation = d.generation
+		return err
+	})
+	if err != nil {
+		socket.Fail(w, refusal(err), err)
+		return
+	}
+	socket.JSON(w, http.StatusOK, out)
+}

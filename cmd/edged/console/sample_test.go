@@ -1,0 +1,143 @@
+package console
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+var (
+	prefix4 = netip.MustParsePrefix("198.51.100.0/24")
+	prefix6 = netip.MustParsePrefix("2001:db8:1::/48")
+	cover   = netip.MustParsePrefix("203.0.113.0/24")
+)
+
+// source is a status that the test changes. Its time moves by itself, as the
+// control loop of edged moves it, unless frozen.
+type source struct {
+	mu     sync.Mutex
+	status edge.SystemStatus
+	frozen bool
+	hang   chan struct{} // not nil: Status waits for it
+	asked  int
+}
+
+func (s *source) Status() edge.SystemStatus {
+	s.mu.Lock()
+	s.asked++
+	hang := s.hang
+	s.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.frozen {
+		s.status.Time = time.Now()
+	}
+	return s.status
+}
+
+// change lets f alter the status, also inside those of its lists that the tests
+// alter: what Status has returned stays as it was.
+func (s *source) change(f func(*edge.SystemStatus)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Decisions = slices.Clone(s.status.Decisions)
+	s.status.Forwarder.Verdicts = slices.Clone(s.status.Forwarder.Verdicts)
+	f(&s.status)
+}
+
+func claims(rung edge.Rung, health edge.Health, announcing bool, reason edge.Reason) []edge.Claim {
+	var out []edge.Claim
+	for _, p := range []netip.Prefix{prefix4, prefix6} {
+		out = append(out, edge.Claim{Prefix: p, Announcing: announcing, Rung: rung, Health: health, Reason: reason, Since: time.Now()})
+	}
+	return out
+}
+
+func other(node, site string, age time.Duration, says []edge.Claim) edge.MemberState {
+	return edge.MemberState{Node: edge.NodeID(node), Site: edge.SiteID(site), Alive: age >= 0 && age < time.Minute, Age: age,
+		Report: edge.Report{Node: edge.NodeID(node), Site: edge.SiteID(site), Says: says}}
+}
+
+// sample is a node on a bad day: one of everything.
+func sample() edge.SystemStatus {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	held := []edge.HeldPrefix{
+		{Net: prefix4, Attributes: edge.Attributes{Prepend: 2, MED: 100, Communities: []edge.Community{edge.GracefulShutdown}}},
+		{Net: prefix6}, {Net: cover},
+	}
+	return edge.SystemStatus{
+		Node: "ams1", Site: "ams", Version: "v0.1.0", Time: now, Started: ago(26 * time.Hour), Generation: 7, ConfigHash: strings.Repeat("3fa9", 16),
+		Alarms: []string{
+			"prefix 198.51.100.0/24 wants to leave and may not: 1 of 2 sites have promised to stay",
+			"BGP peer rr2 is active: connect 192.0.2.2:179: connection refused",
+		},
+		Decisions: []edge.Decision{
+			{Prefix: prefix4, Rung: edge.LastResort, Since: ago(95 * time.Second), Severity: 2,
+				Reason: "serving → web-vip is down: answered 503, expected 200; may not withdraw: 1 of 2 sites have promised to stay"},
+			{Prefix: prefix6, Rung: edge.Announced, Since: ago(26 * time.Hour)},
+			{Prefix: cover, Rung: edge.Degraded, Since: ago(12 * time.Minute), Reason: "regions is down: 1 of 3 regions can be reached, at least 2 are needed"},
+		},
+		Conditions: []edge.PrefixHealth{
+			{Prefix: prefix4, Condition: edge.Condition{Health: edge.Sick, Since: ago(97 * time.Second), Reason: "serving → web-vip is down: answered 503, expected 200"}},
+			{Prefix: prefix6, Condition: edge.Condition{Health: edge.HealthUnknown, Reason: "dns is unknown: probe could not run: too many open files"}},
+			{Prefix: cover, Condition: edge.Condition{Health: edge.HealthDegraded, Since: ago(12 * time.Minute), Reason: "regions is down"}},
+		},
+		Probes: []edge.Status{
+			{Probe: "dns", LastErr: "probe could not run: too many open files", LastErrAt: ago(time.Second)},
+			{Probe: "forwarder", State: edge.Up, Since: ago(26 * time.Hour), LastRun: now, Took: 40 * time.Microsecond},
+			{Probe: "proxy", State: edge.Up, Since: ago(3 * time.Hour), LastRun: now, Took: 2100 * time.Microsecond,
+				LastErr: "process 4711 does not exist", LastErrAt: ago(3 * time.Hour)},
+			{Probe: "regions", State: edge.Down, Since: ago(12 * time.Minute), LastRun: now, LastErr: "1 of 3 regions can be reached, at least 2 are needed", LastErrAt: now, Streak: 1},
+			{Probe: "web-vip", State: edge.Down, Since: ago(97 * time.Second), LastRun: now, Took: 1800 * time.Microsecond, LastErr: "answered 503, expected 200", LastErrAt: now},
+		},
+		Speaker: edge.SpeakerState{Generation: 7, Started: ago(90 * 24 * time.Hour), LeaseLeft: 8200 * time.Millisecond, Peers: []edge.PeerState{
+			{ID: "rr1", Addr: netip.MustParseAddr("192.0.2.1"), ASN: 64500, Session: "established", Since: ago(26 * time.Hour), Flaps: 1, Held: held},
+			{ID: "rr2", Addr: netip.MustParseAddr("192.0.2.2"), ASN: 64500, Session: "active", Since: ago(40 * time.Second), Flaps: 3, LastErr: "connect 192.0.2.2:179: connection refused"},
+			{ID: "transit6", Addr: netip.MustParseAddr("2001:db8:ffff::2"), ASN: 4200000001, Session: "established", Since: ago(5 * time.Hour), Held: held[1:2]},
+		}},
+		Guard: sampleGuard(now),
+		Proxy: edge.ProxyState{PID: 4711, Started: ago(3 * time.Hour), Connections: 1842, Requests: 9182734,
+			Responses: map[string]uint64{"2xx": 9180000, "4xx": 2500, "5xx": 234},
+			Load: edge.LoadRow{Demand: 1420, Regions: []edge.RegionView{
+				{Region: "eu-west", RTT: 8300 * time.Microsecond, Up: 3, Of: 3, Sent: 900, Allowance: 1000},
+				{Region: "us-east", RTT: 84 * time.Millisecond, Up: 1, Of: 2, Sent: 520, Allowance: 480, LastErr: "u2: connect 10.2.0.2:80: connection refused"},
+				{Region: "ap-south", Up: 0, Of: 2, LastErr: "u1: connect 10.3.0.1:80: no answer within 2s"},
+			}}},
+		Forwarder: edge.ForwarderStats{Mode: "native", Interfaces: []string{"eth0", "eth1"}, Received: 48291034, Flows: 1048576, Verdicts: []edge.VerdictCount{
+			{Action: "tx", Reason: "encapsulated to a backend", Count: 30000000}, {Action: "pass", Reason: "not for a VIP", Count: 18000000},
+			{Action: "pass", Reason: "backend is this box", Count: 291000}, {Action: "drop", Reason: "truncated packet", Count: 34}, {Action: "drop", Reason: "no backend"},
+		}},
+		Services: []edge.ServiceSummary{
+			{ID: "web", VIP: netip.MustParseAddrPort("198.51.100.10:443"), Protocol: edge.TCP, Prefix: prefix4, Backends: []edge.BackendSummary{
+				{ID: "ams1", Addr: netip.MustParseAddr("10.0.0.1"), Weight: 1, Local: true, State: edge.Up, InRing: true},
+				{ID: "ams2", Addr: netip.MustParseAddr("10.0.0.2"), Weight: 1, State: edge.Down, Reason: "connect 10.0.0.2:8080: no answer within 400ms"},
+			}},
+			{ID: "dns", VIP: netip.MustParseAddrPort("[2001:db8:1::53]:53"), Protocol: edge.UDP, Prefix: prefix6},
+		},
+	}
+}
+
+// sampleGuard has a member of every kind.
+func sampleGuard(now time.Time) edge.GuardState {
+	return edge.GuardState{
+		Members: []edge.MemberState{
+			other("fra1", "fra", 700*time.Millisecond, claims(edge.Announced, edge.Healthy, true, "")),
+			other("fra2", "fra", 900*time.Millisecond, claims(edge.Withdrawn, edge.Sick, false, "")),
+			other("lon1", "lon", 1200*time.Millisecond, claims(edge.Degraded, edge.HealthDegraded, true, "regions is down")),
+			other("nyc1", "nyc", 45*time.Second, claims(edge.Announced, edge.Healthy, true, "")),
+			other("sin1", "sin", 800*time.Millisecond, claims(edge.Withdrawn, edge.Sick, false, "proxy is down")),
+			other("syd1", "syd", -1, nil),
+		},
+		Bound:   []edge.Binding{{Prefix: prefix6, To: "lon1", Until: now.Add(8 * time.Second)}},
+		Asking:  map[netip.Prefix]edge.Permit{prefix4: {Needed: 2, Promised: []edge.SiteID{"fra"}, Refused: true, Reason: "1 of 2 sites have promised to stay"}},
+		Dropped: map[string]uint64{"bad signature": 3, "stale round": 12},
+	}
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/guard"
+	"github.com/catchment-dev/edge/health"
+)
+
+// beat is how often the control loop looks when nothing has signalled, renew
+// how often the lease at edgebgp is renewed when nothing has changed.
+const (
+	beat  = 250 * time.Millisecond
+	renew = time.Second
+)
+
+// announcer is edgebgp.
+type announcer interface {
+	Set(context.Context, edge.Intent) (edge.SpeakerState, error)
+	State(context.Context) (edge.SpeakerState, error)
+}
+
+// guardian is the guard, as far as leaving is concerned.
+type guardian interface {
+	Wish(netip.Prefix, guard.Wish)
+	Permit(netip.Prefix) edge.Permit
+	Leave(context.Context, netip.Prefix, func(context.Context) error) error
+}
+
+// loop is the state of the control loop. Only its goroutine touches it.
+type loop struct {
+	speaker announcer
+	guard   guardian
+	// adopted says that edgebgp has told what it announces. Before, nothing is
+	// decided: this process may have been restarted while the prefixes are on
+	// the air.
+	adopted bool
+	// onAir are the prefixes that edgebgp shall announce. It changes by a
+	// decision to announce, and by a withdrawal that the guard permitted.
+	onAir map[netip.Prefix]bool
+	// sentDegraded are those that edgebgp announced degraded when adopted.
+	sentDegraded map[netip.Prefix]bool
+	last         map[netip.Prefix]edge.Decision
+	tracker      health.Tracker
+	conditions   map[netip.Prefix]edge.Condition
+	state        edge.SpeakerState
+	stateAt      time.Time // when it was asked for
+	speakerErr   error
+	sent         edge.Intent
+	sentAt       time.Time
+}
+
+func newLoop(s announcer, g guardian) *loop {
+	return &loop{
+		speaker: s, guard: g,
+		onAir: map[netip.Prefix]bool{}, sentDegraded: map[netip.Prefix]bool{}, last: map[netip.Prefix]edge.Decision{},
+	}
+}
+
+// inputs are what the loop decides from.
+type inputs struct {
+	now        time.Time
+	config     *edge.Config
+	generation uint64
+	statuses   []edge.Status
+	settled    bool
+	drain      func(netip.Prefix) *edge.Drain
+}
+
+// step looks at everything once and acts on it. adopt comes first.
+func (l *loop) step(ctx context.Context, in inputs) {
+	l.conditions = l.tracker.Update(in.now, health.Evaluate(in.config, in.statuses))
+	for _, p := range in.config.Fleet.Prefixes {
+		l.decide(ctx, p.Net, in)
+	}
+	l.announce(ctx, in)
+}
+
+// adopt learns from edgebgp what is on the air.
+func (l *loop) adopt(ctx context.Context) bool {
+	if l.speakerErr = l.read(ctx); l.speakerErr != nil {
+		return false
+	}
+	for _, a := range l.state.Announcements {
+		l.onAir[a.Net] = true
+		l.sentDegraded[a.Net] = a.Degrade
+	}
+	l.adopted = true
+	return true
+}
+
+func (l *loop) decide(ctx context.Context, p netip.Prefix, in inputs) {
+	d := l.rung(p, in)
+	l.guard.Wish(p, guard.Wish{Want: d.Rung.WantsOut(), Severity: d.Severity, Reason: d.Reason})
+	if d.Rung.WantsOut() && l.guard.Permit(p).OK {
+		if err := l.guard.Leave(ctx, p, func(ctx context.Context) error { return l.withdraw(ctx, p, in) }); err == nil {
+			d = l.rung(p, in)
+			l.guard.Wish(p, guard.Wish{})
+		}
+	}
+	if d.Rung.OnAir() {
+		l.onAir[p] = true
+	}
+	l.last[p] = d
+}
+
+func (l *loop) rung(p netip.Prefix, in inputs) edge.Decision {
+	return edge.Decide(p, edge.Facts{
+		Now: in.now, Last: l.last[p], Settled: in.settled,
+		OnAir: l.onAir[p], SentDegraded: l.sentDegraded[p],
+		Condition: l.conditions[p], Drain: in.drain(p),
+		Permit: l.guard.Permit(p), Hold: in.config.Fleet.Health.Hold,
+	})
+}
+
+// read asks edgebgp what it holds.
+func (l *loop) read(ctx context.Context) error {
+	at := time.Now()
+	st, err := l.speaker.State(ctx)
+	if err != nil {
+		return err
+	}
+	l.state, l.stateAt = st, at
+	return nil
+}
+
+// withdraw takes p off the air and reads back that no peer holds it. It runs
+// under the guard's permit and ends with it, or sooner: while it waits nobody
+// renews the lease of the other prefixes.
+func (l *loop) withdraw(ctx context.Context, p netip.Prefix, in inputs) error {
+	ctx, cancel := context.WithTimeout(ctx, in.config.Local.Speaker.Lease/2)
+	defer cancel()
+	l.onAir[p] = false
+	err := l.send(ctx, in)
+	for err == nil && l.state.Holders(p) > 0 {
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+			err = l.read(ctx)
+		}
+	}
+	if err != nil {
+		// It is not known to be gone, so it stays: the next intent says so.
+		l.onAir[p] = true
+		return fmt.Errorf("withdraw %s: %w", p, err)
+	}
+	return nil
+}
+
+// announce tells edgebgp, if anything is new or the lease is to be renewed.
+func (l *loop) announce(ctx context.Context, in inputs) {
+	intent := l.intent(in)
+	if sameIntent(intent, l.sent) && in.now.Sub(l.sentAt) < renew && l.speakerErr == nil {
+		return
+	}
+	l.speakerErr = l.send(ctx, in)
+}
+
+func (l *loop) send(ctx context.Context, in inputs) error {
+	intent, at := l.intent(in), time.Now()
+	st, err := l.speaker.Set(ctx, intent)
+	if err != nil {
+		return fmt.Errorf("tell edgebgp: %w", err)
+	}
+	l.state, l.stateAt, l.sent, l.sentAt = st, at, intent, in.now
+	return nil
+}
+
+// intent is all that edgebgp shall do. A prefix of an earlier configuration
+// that has not been permitted to leave is still in in.config: see carryOver.
+func (l *loop) intent(in inputs) edge.Intent {
+	out := edge.Intent{Generation: in.generation, Speaker: in.config.Local.Speaker, Announcements: []edge.Announcement{}}
+	self := in.config.Self()
+	for _, p := range in.config.Fleet.Prefixes {
+		if !l.onAir[p.Net] {
+			continue
+		}
+		d := l.last[p.Net]
+		out.Announcements = append(out.Announcements, edge.Announcement{
+			Net: p.Net, NextHop: self.Addr(p.Net.Addr()), Normal: p.Announce, Degraded: p.Degraded,
+			Degrade: d.Rung != edge.Announced, Reason: d.Reason,
+		})
+	}
+	return out
+}
+
+func sameIntent(a, b edge.Intent) bool {
+	return a.Generation == b.Generation && slices.EqualFunc(a.Announcements, b.Announcements, func(x, y edge.Announcement) bool {
+		return x.Net == y.Net && x.Degrade == y.Degrade && x.Reason == y.Reason
+	})
+}
+
+// claims are what this node says of itself to the fleet. Announcing is what
+// the peers really hold, not what was intended.
+func (l *loop) claims(c *edge.Config) []edge.Claim {
+	var out []edge.Claim
+	for _, p := range c.Fleet.Prefixes {
+		d := l.last[p.Net]
+		out = append(out, edge.Claim{
+			Prefix: p.Net, Announcing: l.state.Holders(p.Net) > 0, Rung: d.Rung,
+			Health: l.conditions[p.Net].Health, Since: d.Since, Reason: d.Reason,
+		})
+	}
+	return out
+}
+
+func (l *loop) decisions() []edge.Decision {
+	return slices.SortedFunc(maps.Values(l.last), func(a, b edge.Decision) int { return a.Prefix.Compare(b.Prefix) })
+}
+
+// forget drops what concerns prefixes that are configured no more.
+func (l *loop) forget(c *edge.Config) {
+	gone := func(p netip.Prefix) bool {
+		return !slices.ContainsFunc(c.Fleet.Prefixes, func(o edge.Prefix) bool { return o.Net == p })
+	}
+	for p := range l.last {
+		if gone(p) {
+			delete(l.last, p)
+			delete(l.onAir, p)
+			delete(l.sentDegraded, p)
+		}
+	}
+}
+
+// errBusy is the answer to a command that the loop did not take in time.
+var errBusy = errors.New("edged is busy; try again")

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/cmd/edged/console"
+	"github.com/catchment-dev/edge/cmd/internal/socket"
+	"github.com/catchment-dev/edge/cmd/internal/task"
+	"github.com/catchment-dev/edge/guard"
+	"github.com/catchment-dev/edge/health"
+	"github.com/catchment-dev/edge/xdp"
+)
+
+// daemon holds the parts of edged. Its fields are set once by open; what
+// changes afterwards is behind an atomic or belongs to the control loop.
+type daemon struct {
+	path    string // of the configuration
+	log     *slog.Logger
+	started time.Time
+	seed    [16]byte
+
+	fwd     *xdp.Forwarder
+	vantage *vantage
+	monitor *health.Monitor
+	guard   *guard.Guard
+	speaker speakerClient
+	proxy   *proxyClient
+	drains  *drains
+	loop    *loop
+
+	api        net.Listener
+	management net.Listener
+
+	cfg      atomic.Pointer[edge.Config]
+	snapshot atomic.Pointer[edge.SystemStatus]
+	changed  chan struct{} // size 1: the snapshot is new
+	commands chan command
+	ready    chan struct{}
+	// held is what the peers hold, for the guard's answers.
+	held atomic.Pointer[readBack]
+
+	// The rest belongs to the control loop.
+	base       *edge.Config // as parsed; config adds what is leaving
+	leaving    leaving
+	generation uint64
+	configErr  string
+	applied    edge.Table
+	applyErr   error
+	hostErr    error
+}
+
+func (d *daemon) config() *edge.Config { return d.cfg.Load() }
+
+// open builds every part, the forwarder last of those that can fail by the
+// operator's mistake: a box with a bad secret is not touched.
+func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d *daemon, err error) {
+	d = &daemon{
+		path: path, base: c, log: log, started: time.Now(), generation: 1,
+		changed: make(chan struct{}, 1), commands: make(chan command), ready: make(chan struct{}),
+	}
+	d.cfg.Store(c)
+	d.held.Store(&readBack{})
+	d.snapshot.Store(&edge.SystemStatus{Node: c.Local.ID, Site: c.Self().Site})
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if d.seed, err = readSeed(c.Fleet.RingSeedFile); err != nil {
+		return d, err
+	}
+	if d.drains, err = openDrains(c.Local.StateDir); err != nil {
+		return d, err
+	}
+	if d.api, err = socket.Listen(filepath.Join(c.Local.RunDir, "edged.sock")); err != nil {
+		return d, err
+	}
+	if d.management, err = net.Listen("tcp", c.Local.Management.String()); err != nil {
+		return d, fmt.Errorf("listen on node.management: %w", err)
+	}
+	if err = d.openGuard(c); err != nil {
+		return d, err
+	}
+	if err = d.openDataPath(ctx, c); err != nil {
+		return d, err
+	}
+	d.speaker, d.proxy = newSpeakerClient(c.Local.RunDir), newProxyClient(c.Local.RunDir)
+	d.loop = newLoop(d.speaker, d.guard)
+	d.monitor = health.New(health.Options{Probers: d.probers(), Log: log})
+	d.monitor.Set(allProbes(c))
+	return d, nil
+}
+
+func (d *daemon) openGuard(c *edge.Config) error {
+	key, err := readGossipKey(c.Fleet.Guard.KeyFile)
+	if err != nil {
+		return err
+	}
+	d.guard, err = guard.New(guard.Options{
+		Self: c.Local.ID, Roster: c.Fleet.Nodes, Prefixes: c.Fleet.Prefixes, Policy: c.Fleet.Guard,
+		Key: key, Bind: c.Local.GossipBind, Held: d.holds, Log: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("start guard: %w", err)
+	}
+	return nil
+}
+
+// readBack is what edgebgp said the peers hold, and when.
+type readBack struct {
+	state edge.SpeakerState
+	at    time.Time
+}
+
+// readBackLimit is how old a readBack may be to promise anything on it. A turn
+// takes a quarter of a second at the most; one that hangs must not go on
+// promising.
+const readBackLimit = 2 * time.Second
+
+// holds is what the guard asks before it promises to stay: do peers hold the
+// prefix from this node, by what edgebgp read back last.
+func (d *daemon) holds(p netip.Prefix) bool {
+	h := d.held.Load()
+	return time.Since(h.at) < readBackLimit && h.state.Holders(p) > 0
+}
+
+func (d *daemon) openDataPath(ctx context.Context, c *edge.Config) (err error) {
+	if d.vantage, err = openVantage(c.Local); err != nil {
+		return err
+	}
+	if err := prepareHost(c); err != nil {
+		return fmt.Errorf("prepare host: %w", err)
+	}
+	d.fwd, err = xdp.Open(ctx, xdp.Options{
+		Dir: c.Local.BPFDir, Interfaces: c.Local.Forwarder.Interfaces, Mode: c.Local.Forwarder.Mode,
+		Flows: c.Local.Forwarder.Flows, Log: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("open forwarder: %w", err)
+	}
+	if d.vantage.ns.IsOpen() {
+		if err := d.fwd.Attach(vantageNear); err != nil {
+			return fmt.Errorf("attach forwarder to the probe's interface: %w", err)
+		}
+	}
+	return nil
+}
+
+func readGossipKey(path string) ([]byte, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read gossip key: %w", err)
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
+	if err != nil || len(key) != 32 {
+		return nil, fmt.Errorf("read gossip key: %s does not hold 32 bytes in base64; make one with: openssl rand -base64 32", path)
+	}
+	return key, nil
+}
+
+// close gives back what this process holds. The pinned data plane, the
+// addresses and the announcements stay.
+func (d *daemon) close() {
+	for _, l := range []net.Listener{d.api, d.management} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	if d.fwd != nil {
+		if err := d.fwd.Close(); err != nil {
+			d.log.Error("close forwarder", "err", err)
+		}
+	}
+	if d.vantage != nil {
+		d.vantage.close()
+	}
+}
+
+func (d *daemon) tasks() []task.Task {
+	return []task.Task{
+		d.monitor, d.guard,
+		part{"control", d.control, d.ready},
+		part{"proxy link", d.followProxy, nil},
+		part{"socket", func(ctx context.Context) error { return socket.Serve(ctx, d.api, d.handler()) }, nil},
+		part{"console", d.serveConsole, nil},
+	}
+}
+
+// part is a task made of a function.
+type part struct {
+	name  string
+	run   func(context.Context) error
+	ready chan struct{}
+}
+
+func (p part) Run(ctx context.Context) error { return p.run(ctx) }
+func (p part) Ready() <-chan struct{}        { return p.ready }
+func (p part) String() string                { return p.name }
+
+// Status is the last snapshot; it never waits for the control loop.
+func (d *daemon) Status() edge.SystemStatus { return *d.snapshot.Load() }
+
+func (d *daemon) serveConsole(ctx context.Context) error {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collector{d})
+	mux := http.NewServeMux()
+	mux.Handle("/", console.Handler(d))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	return socket.Serve(ctx, d.management, mux)
+}
+
+// followProxy exchanges load with edgeproxy once a second.
+func (d *daemon) followProxy(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		d.proxy.exchange(ctx, d.fleetLoad())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// fleetLoad is what the other nodes have said of their load.
+func (d *daemon) fleetLoad() edge.FleetLoad {
+	var out edge.FleetLoad
+	for _, m := range d.guard.State().Members {
+		if m.Age >= 0 && m.Node != d.config().Local.ID {
+			out.Rows = append(out.Rows, edge.FleetRow{Node: m.Node, Age: m.Age, Load: m.Report.Load})
+		}
+	}
+	return out
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge"
+)
+
+// routeProtocol marks the routes that edged adds, so that an operator can tell
+// them ("ip route show proto 77").
+const routeProtocol = 77
+
+// prepareHost gives the kernel what the services need: the VIPs that this box
+// serves on lo, a blackhole for the rest of each prefix (a packet to an address
+// that nobody serves must not go back to the router that sent it here), and the
+// settings of the uplinks. Everything stays when edged stops.
+func prepareHost(c *edge.Config) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	errs := []error{netlink.LinkSetUp(lo)}
+	for _, s := range c.Fleet.Services {
+		if servedHere(c, s) {
+			errs = append(errs, addAddress(lo, s.VIP.Addr()))
+		}
+	}
+	for _, p := range c.Fleet.Prefixes {
+		errs = append(errs, blackhole(p.Net))
+	}
+	if c.Local.ProbeSource4.IsValid() || c.Local.ProbeSource6.IsValid() {
+		errs = append(errs, forwardProbes(c.Local))
+	}
+	return errors.Join(errs...)
+}
+
+// servedHere says whether packets of s can be passed to this box's own stack.
+func servedHere(c *edge.Config, s edge.Service) bool {
+	for _, t := range targets(c, s) {
+		if t.local {
+			return true
+		}
+	}
+	return false
+}
+
+func addAddress(l netlink.Link, a netip.Addr) error {
+	err := netlink.AddrReplace(l, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen())), Flags: unix.IFA_F_NODAD})
+	if err != nil {
+		return fmt.Errorf("add %s to lo: %w", a, err)
+	}
+	return nil
+}
+
+// tidyHost takes back what before needed and next does not.
+func tidyHost(before, next *edge.Config) error {
+	var errs []error
+	for _, s := range before.Fleet.Services {
+		used := slices.ContainsFunc(next.Fleet.Services, func(o edge.Service) bool { return o.VIP.Addr() == s.VIP.Addr() })
+		if !used && servedHere(before, s) {
+			errs = append(errs, removeAddress(s.VIP.Addr()))
+		}
+	}
+	for _, p := range before.Fleet.Prefixes {
+		if has(next.Fleet.Prefixes, p.Net) {
+			continue
+		}
+		err := netlink.RouteDel(&netlink.Route{Dst: ipNet(p.Net), Type: unix.RTN_BLACKHOLE, Protocol: routeProtocol, Priority: 1 << 20})
+		if err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove blackhole route for %s: %w", p.Net, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeAddress takes a VIP off lo that no service uses any more.
+func removeAddress(a netip.Addr) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	err = netlink.AddrDel(lo, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen()))})
+	if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("remove %s from lo: %w", a, err)
+	}
+	return nil
+}
+
+func blackhole(p netip.Prefix) error {
+	err := netlink.RouteReplace(&netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE, Protocol: routeProtocol, Priority: 1 << 20})
+	if err != nil {
+		return fmt.Errorf("add blackhole route for %s: %w", p, err)
+	}
+	return nil
+}
+
+// forwardProbes lets the answers to probes through, from the uplinks to the
+// vantage point. Where another node answers, the source is a VIP, which is a
+// local address here too: accept_local keeps the kernel from calling it a
+// martian. IPv6 forwards only with the switch of the whole host.
+func forwardProbes(l edge.Local) error {
+	var errs []error
+	for _, name := range append([]string{vantageNear}, l.Forwarder.Interfaces...) {
+		errs = append(errs,
+			sysctl("ipv4/conf/"+name+"/forwarding", "1"),
+			sysctl("ipv4/conf/"+name+"/accept_local", "1"),
+			sysctl("ipv4/conf/"+name+"/rp_filter", "0"),
+		)
+	}
+	if l.ProbeSource6.IsValid() {
+		errs = append(errs, sysctl("ipv6/conf/all/forwarding", "1"))
+	}
+	return errors.Join(errs...)
+}
+
+func sysctl(key, value string) error {
+	path := filepath.Join("/proc/sys/net", key)
+	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+		return fmt.Errorf("set sysctl: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// reload reads the configuration again and applies it: parse whole, compare,
+// then in an order that never misdirects. On any error the running generation
+// stays. It runs in the control loop.
+func (d *daemon) reload(ctx context.Context) ([]string, error) {
+	changes, err := d.tryReload(ctx)
+	if err != nil {
+		d.configErr = err.Error()
+		return nil, err
+	}
+	d.configErr = ""
+	return changes, nil
+}
+
+func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
+	old := d.config()
+	parsed, err := edge.Load(d.path)
+	if err != nil {
+		return nil, err
+	}
+	if key := needsRestart(old.Local, parsed.Local, old.Fleet, parsed.Fleet); key != "" {
+		return nil, fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", key)
+	}
+	changes := edge.Diff(old, parsed)
+	leaves := carryOver(parsed, old, d.onAirNow())
+	next := leaves.with(parsed)
+	statuses := d.monitor.Statuses()
+	// Adding goes maps, then probes, then the announcement. The forwarder
+	// refuses a table whole, so nothing has happened yet if it does.
+	if err := prepareHost(next); err != nil {
+		return nil, fmt.Errorf("prepare host: %w", err)
+	}
+	if err := d.fwd.Apply(ctx, table(next, d.seed, statuses)); err != nil {
+		return nil, fmt.Errorf("apply table: %w", err)
+	}
+	if err := d.proxy.reload(ctx); err != nil {
+		if back := d.fwd.Apply(ctx, d.applied); back != nil {
+			d.applyErr = back // the next turn tries again
+		}
+		return nil, err
+	}
+	d.base, d.leaving = parsed, leaves
+	d.adoptConfig(next, statuses)
+	d.log.Info("configuration applied", "generation", d.generation, "changes", len(changes))
+	return changes, nil
+}
+
+func (d *daemon) adoptConfig(next *edge.Config, statuses []edge.Status) {
+	d.cfg.Store(next)
+	d.generation++
+	d.applied, d.applyErr = table(next, d.seed, statuses), nil
+	d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
+	d.monitor.Set(allProbes(next))
+}
+
+// carryFromSpeaker is carryOver for a fresh start: edgebgp announces what an
+// earlier edged, with an earlier configuration, told it to.
+func (d *daemon) carryFromSpeaker() {
+	d.leaving = carryOver(d.base, d.base, d.loop.state.Announcements)
+	if len(d.leaving.prefixes) > 0 {
+		d.adoptConfig(d.leaving.with(d.base), d.monitor.Statuses())
+	}
+}
+
+// drainOf is the order that concerns p: an operator's, or that the
+// configuration has dropped it.
+func (d *daemon) drainOf(p netip.Prefix) *edge.Drain {
+	if has(d.leaving.prefixes, p) {
+		return &edge.Drain{Prefix: p, Reason: "it is no longer in the configuration"}
+	}
+	return d.drains.of(p)
+}
+
+// departed forgets a prefix that has left and has been gone for long enough
+// that the routers send nothing any more: removing goes withdraw, wait, maps.
+func (d *daemon) departed(now time.Time) {
+	gone := func(p edge.Prefix) bool {
+		l := d.loop.last[p.Net]
+		return (l.Rung == edge.Withdrawn || l.Rung == edge.Withheld) && now.Sub(l.Since) > settleTime
+	}
+	if !slices.ContainsFunc(d.leaving.prefixes, gone) {
+		return
+	}
+	before := d.config()
+	d.leaving.prefixes = slices.DeleteFunc(d.leaving.prefixes, gone)
+	d.leaving.services = slices.DeleteFunc(d.leaving.services, func(s edge.Service) bool {
+		at, _ := before.Fleet.PrefixOf(s.VIP.Addr())
+		return !has(d.leaving.prefixes, at.Net)
+	})
+	next := d.leaving.with(d.base)
+	d.adoptConfig(next, d.monitor.Statuses())
+	d.applied = edge.Table{} // has the next turn apply it
+	d.loop.forget(next)
+	d.hostErr = tidyHost(before, next)
+}
+
+// settleTime is how long the services of a withdrawn prefix are still served.
+const settleTime = 5 * time.Second
+
+// onAirNow are the prefixes that edgebgp announces.
+func (d *daemon) onAirNow() []edge.Announcement {
+	return slices.DeleteFunc(slices.Clone(d.loop.sent.Announcements), func(a edge.Announcement) bool { return !d.loop.onAir[a.Net] })
+}
+
+// needsRestart names the first setting that a running edged can't change.
+func needsRestart(a, b edge.Local, fa, fb edge.Fleet) string {
+	for _, s := range []struct {
+		key  string
+		a, b any
+	}{
+		{"node.name", a.ID, b.ID},
+		{"node.run_dir", a.RunDir, b.RunDir},
+		{"node.state_dir", a.StateDir, b.StateDir},
+		{"node.bpf_dir", a.BPFDir, b.BPFDir},
+		{"node.management", a.Management, b.Management},
+		{"node.gossip_bind", a.GossipBind, b.GossipBind},
+		{"node.probe_source4", a.ProbeSource4, b.ProbeSource4},
+		{"node.probe_source6", a.ProbeSource6, b.ProbeSource6},
+		{"node.forwarder", a.Forwarder, b.Forwarder},
+		{"fleet.ring_seed_file", fa.RingSeedFile, fb.RingSeedFile},
+		{"fleet.guard.key_file", fa.Guard.KeyFile, fb.Guard.KeyFile},
+	} {
+		if !reflect.DeepEqual(s.a, s.b) {
+			return s.key
+		}
+	}
+	return ""
+}
+
+// leaving is what the configuration has dropped while it was still announced:
+// the prefixes and their services stay until the guard permits the withdrawal,
+// as with any other.
+type leaving struct {
+	prefixes []edge.Prefix
+	services []edge.Service
+}
+
+// carryOver finds what next drops of what is on the air. A prefix that no
+// configuration in memory knows (edged was restarted with a new file) gets the
+// highest floor of the fleet.
+func carryOver(next, old *edge.Config, onAir []edge.Announcement) leaving {
+	var out leaving
+	for _, a := range onAir {
+		if has(next.Fleet.Prefixes, a.Net) {
+			continue
+		}
+		p := edge.Prefix{Net: a.Net, MinSites: highestFloor(next), Announce: a.Normal, Degraded: a.Degraded}
+		if i := slices.IndexFunc(old.Fleet.Prefixes, func(o edge.Prefix) bool { return o.Net == a.Net }); i >= 0 {
+			p = old.Fleet.Prefixes[i]
+		}
+		p.Needs = nil // the probes may be gone from the configuration as well
+		out.prefixes = append(out.prefixes, p)
+		out.services = append(out.services, orphans(old, next, a.Net)...)
+	}
+	return out
+}
+
+// with returns the configuration that is in force while l is leaving.
+func (l leaving) with(c *edge.Config) *edge.Config {
+	out := *c
+	out.Fleet.Prefixes = append(slices.Clone(c.Fleet.Prefixes), l.prefixes...)
+	out.Fleet.Services = append(slices.Clone(c.Fleet.Services), l.services...)
+	return &out
+}
+
+func orphans(old, next *edge.Config, p netip.Prefix) []edge.Service {
+	var out []edge.Service
+	for _, s := range old.Fleet.Services {
+		at, ok := old.Fleet.PrefixOf(s.VIP.Addr())
+		clash := slices.ContainsFunc(next.Fleet.Services, func(o edge.Service) bool {
+			return o.ID == s.ID || o.VIP == s.VIP && o.Protocol == s.Protocol
+		})
+		if ok && at.Net == p && !clash {
+			s.Needs = nil
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func highestFloor(c *edge.Config) int {
+	k := 1
+	for _, p := range c.Fleet.Prefixes {
+		k = max(k, p.MinSites)
+	}
+	return k
+}
+
+func has(ps []edge.Prefix, p netip.Prefix) bool {
+	return slices.ContainsFunc(ps, func(o edge.Prefix) bool { return o.Net == p })
+}

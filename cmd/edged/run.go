@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/cmd/internal/version"
+)
+
+// command is something that an operator wants done by the control loop, which
+// alone may change what it decides from.
+type command struct {
+	do   func(context.Context) error
+	done chan error
+}
+
+// order has the control loop run f and waits for it.
+func (d *daemon) order(ctx context.Context, f func(context.Context) error) error {
+	c := command{do: f, done: make(chan error, 1)}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	select {
+	case d.commands <- c:
+	case <-ctx.Done():
+		return errBusy
+	}
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		return errBusy
+	}
+}
+
+// control is the loop: look, decide, act, tell.
+func (d *daemon) control(ctx context.Context) error {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	first := true
+	for {
+		d.turn(ctx)
+		if first {
+			close(d.ready)
+			first = false
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case c := <-d.commands:
+			c.done <- c.do(ctx)
+		case <-d.monitor.Changed():
+		case <-d.guard.Changed():
+		case <-tick.C:
+		}
+	}
+}
+
+// turn is one round of the loop. The table goes first: a prefix is announced
+// only once the forwarder knows its services.
+func (d *daemon) turn(ctx context.Context) {
+	statuses := d.monitor.Statuses()
+	d.apply(ctx, statuses)
+	if d.applyErr == nil {
+		d.decide(ctx, statuses)
+	}
+	if d.loop.speakerErr == nil { // else it grows old
+		d.held.Store(&readBack{d.loop.state, d.loop.stateAt})
+	}
+	proxy, _, _ := d.proxy.last()
+	d.guard.Publish(d.loop.claims(d.config()), proxy.Load)
+	d.show(statuses)
+}
+
+// decide runs the loop once edgebgp has told what it announces: before, this
+// process may have been restarted while its prefixes are on the air.
+func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
+	if !d.loop.adopted {
+		if !d.loop.adopt(ctx) {
+			return
+		}
+		d.carryFromSpeaker()
+	}
+	now := time.Now()
+	d.loop.step(ctx, inputs{
+		now: now, config: d.config(), generation: d.generation,
+		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf,
+	})
+	d.departed(now)
+}
+
+// apply fills the forwarder's tables when they have changed.
+func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
+	t := table(d.config(), d.seed, statuses)
+	if d.applyErr == nil && reflect.DeepEqual(t, d.applied) {
+		return
+	}
+	if d.applyErr = d.fwd.Apply(ctx, t); d.applyErr != nil {
+		d.log.Error("apply table", "err", d.applyErr)
+		return
+	}
+	d.applied = t
+}
+
+// show makes the snapshot that status, console and metrics read.
+func (d *daemon) show(statuses []edge.Status) {
+	c := d.config()
+	st := &edge.SystemStatus{
+		Node: c.Local.ID, Site: c.Self().Site, Version: version.String(), Time: time.Now(), Started: d.started,
+		Generation: d.generation, ConfigHash: c.Hash, ConfigErr: d.configErr,
+		Decisions: d.loop.decisions(), Drains: slices.Clone(d.drains.list),
+		Probes: statuses, Speaker: d.loop.state, Guard: d.guard.State(),
+		Services: summaries(c, statuses),
+	}
+	for _, p := range c.Fleet.Prefixes {
+		st.Conditions = append(st.Conditions, edge.PrefixHealth{Prefix: p.Net, MinSites: p.MinSites, Condition: d.loop.conditions[p.Net]})
+	}
+	st.Proxy, _, _ = d.proxy.last()
+	var err error
+	if st.Forwarder, err = d.fwd.Stats(); err != nil {
+		d.log.Warn("read forwarder's counters", "err", err)
+	}
+	st.Alarms = d.alarms(st)
+	d.snapshot.Store(st)
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// alarms are the conditions that need a person, worst first.
+func (d *daemon) alarms(st *edge.SystemStatus) []string {
+	out := []string{}
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for _, dec := range st.Decisions {
+		if dec.Rung == edge.LastResort {
+			add("%s is announced as a last resort: %s", dec.Prefix, dec.Reason)
+		}
+	}
+	if err := d.fwd.Attached(); err != nil {
+		add("the forwarder is not attached: %v", err)
+	}
+	if d.applyErr != nil {
+		add("the forwarder's table could not be applied: %v", d.applyErr)
+	}
+	if d.loop.speakerErr != nil {
+		add("edgebgp does not answer: %v", d.loop.speakerErr)
+	}
+	for _, p := range st.Speaker.Peers {
+		if p.Session != "established" {
+			add("BGP peer %s is %s: %s", p.ID, p.Session, cmpOr(p.LastErr, "no error yet"))
+		}
+	}
+	if _, age, err := d.proxy.last(); err != nil || age > 5*time.Second {
+		add("edgeproxy does not answer: %v", err)
+	}
+	if len(st.Guard.Members) > 0 && !slices.ContainsFunc(st.Guard.Members, func(m edge.MemberState) bool { return m.Alive && m.Node != st.Node }) {
+		add("no other node can be reached by gossip: nothing can be withdrawn")
+	}
+	if st.ConfigErr != "" {
+		add("the last reload was refused: %s", st.ConfigErr)
+	}
+	if d.hostErr != nil {
+		add("the host is not prepared: %v", d.hostErr)
+	}
+	return out
+}
+
+func cmpOr(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// Changed signals a new snapshot to the console.
+func (d *daemon) Changed() <-chan struct{} { return d.changed }

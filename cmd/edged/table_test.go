@@ -1,0 +1,181 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/catchment-dev/edge"
+)
+
+func ids(ts []target) (out []edge.BackendID) {
+	for _, t := range ts {
+		out = append(out, t.id)
+	}
+	return out
+}
+
+func TestTargetsOfProxiedService(t *testing.T) {
+	c := testConfig()
+	ts := targets(c, c.Fleet.Services[0])
+	if len(ts) != 2 || ts[0].id != "a1" || !ts[0].local || ts[1].id != "a2" || ts[1].local {
+		t.Fatalf("targets: %+v", ts)
+	}
+	if want := "http://192.0.2.2:9181/healthz"; ts[1].check.URL != want || ts[1].check.ID != "backend/web/a2" {
+		t.Errorf("check of a2: %+v", ts[1].check)
+	}
+}
+
+func TestTargetsOfOtherSite(t *testing.T) {
+	c := testConfig()
+	s := edge.Service{ID: "dns", VIP: netip.MustParseAddrPort("198.51.100.53:53"), Protocol: edge.UDP, Backends: []edge.Backend{
+		{ID: "d2", Addr: netip.MustParseAddr("192.0.2.9"), Site: "b", Weight: 100},
+		{ID: "d1", Addr: netip.MustParseAddr("192.0.2.8"), Weight: 100},
+		{ID: "d0", Addr: netip.MustParseAddr("192.0.2.7"), Site: "a", Weight: 100},
+	}, Check: edge.Probe{Kind: edge.ProbeTCP}}
+	ts := targets(c, s)
+	if len(ts) != 2 || ts[0].id != "d0" || ts[1].id != "d1" {
+		t.Fatalf("targets: %v", ids(ts))
+	}
+	if got := ts[0].check.Addr.String(); got != "192.0.2.7:53" {
+		t.Errorf("check goes to %s", got)
+	}
+}
+
+// TestEligible: the first set that is not empty wins.
+func TestEligible(t *testing.T) {
+	mk := func(id edge.BackendID, w int) target {
+		return target{id: id, weight: w, probe: edge.ProbeID(id)}
+	}
+	for _, tt := range []struct {
+		name string
+		in   []target
+		down []edge.ProbeID
+		want []edge.BackendID
+	}{
+		{"all up", []target{mk("a", 1), mk("b", 1)}, nil, []edge.BackendID{"a", "b"}},
+		{"one down", []target{mk("a", 1), mk("b", 1)}, []edge.ProbeID{"a"}, []edge.BackendID{"b"}},
+		{"all down", []target{mk("a", 1), mk("b", 1)}, []edge.ProbeID{"a", "b"}, []edge.BackendID{"a", "b"}},
+		{"weight 0 is left out", []target{mk("a", 0), mk("b", 1)}, nil, []edge.BackendID{"b"}},
+		{"down with a weight beats up without", []target{mk("a", 0), mk("b", 1)}, []edge.ProbeID{"b"}, []edge.BackendID{"b"}},
+		{"only weight 0", []target{mk("a", 0), mk("b", 0)}, []edge.ProbeID{"a"}, []edge.BackendID{"b"}},
+		{"only weight 0 and down", []target{mk("a", 0)}, []edge.ProbeID{"a"}, []edge.BackendID{"a"}},
+		{"none", nil, nil, nil},
+	} {
+		states := map[edge.ProbeID]edge.ProbeState{}
+		for _, d := range tt.down {
+			states[d] = edge.Down
+		}
+		got := ids(eligible(tt.in, states))
+		if len(got) != len(tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			continue
+		}
+		for i := range got {
+			if got[i] != tt.want[i] {
+				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+			}
+		}
+	}
+}
+
+func TestTableTrustsTheFleetOnly(t *testing.T) {
+	tab := table(testConfig(), [16]byte{}, nil)
+	if len(tab.Trusted) != 5 || len(tab.Services) != 1 || len(tab.Services[0].Backends) != 2 {
+		t.Errorf("table: %+v", tab)
+	}
+}
+
+func TestDrainsSurvive(t *testing.T) {
+	dir := t.TempDir()
+	d, err := openDrains(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, one := edge.Drain{Reason: "all"}, edge.Drain{Prefix: p4, Reason: "one"}
+	for _, o := range []edge.Drain{all, one, {Prefix: p4, Reason: "two"}} {
+		if err := d.add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := openDrains(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := again.of(p4); got == nil || got.Reason != "two" {
+		t.Errorf("drain of %s: %+v", p4, got)
+	}
+	if got := again.of(p6); got == nil || got.Reason != "all" {
+		t.Errorf("drain of %s: %+v", p6, got)
+	}
+	if had, err := again.remove(netip.Prefix{}); !had || err != nil {
+		t.Errorf("remove: %t, %v", had, err)
+	}
+	if had, _ := again.remove(netip.Prefix{}); had {
+		t.Error("removed twice")
+	}
+	if again.of(p6) != nil {
+		t.Error("a drain that was taken back is still there")
+	}
+}
+
+// TestDrainsUnreadable: to ignore an order to leave would announce what an
+// operator took out.
+func TestDrainsUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "drains.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openDrains(dir); err == nil {
+		t.Error("a broken file was taken for no drains")
+	}
+}
+
+func TestParseFlow(t *testing.T) {
+	for in, ok := range map[string]bool{
+		"tcp 192.0.2.1:40000 198.51.100.10:443":          true,
+		"UDP [2001:db8::1]:40000 [2001:db8:100::10]:443": true,
+		"tcp 192.0.2.1:40000 [2001:db8:100::10]:443":     false,
+		"icmp 192.0.2.1:1 192.0.2.2:2":                   false,
+		"tcp 192.0.2.1 192.0.2.2:2":                      false,
+		"":                                               false,
+	} {
+		if _, err := parseFlow(in); (err == nil) != ok {
+			t.Errorf("parseFlow(%q): %v", in, err)
+		}
+	}
+}
+
+// TestCarryOver: what the new configuration drops while it is on the air stays,
+// with its services, and keeps its floor.
+func TestCarryOver(t *testing.T) {
+	old := testConfig()
+	old.Fleet.Prefixes[0].MinSites = 2
+	next := testConfig()
+	next.Fleet.Prefixes, next.Fleet.Services = next.Fleet.Prefixes[1:], nil
+	unknown := netip.MustParsePrefix("203.0.113.0/24")
+	l := carryOver(next, old, []edge.Announcement{{Net: p4}, {Net: p6}, {Net: unknown, Degraded: edge.Attributes{MED: 7}}})
+	if len(l.prefixes) != 2 || l.prefixes[0].MinSites != 2 || l.prefixes[1].Degraded.MED != 7 || l.prefixes[1].MinSites < 1 {
+		t.Fatalf("prefixes: %+v", l.prefixes)
+	}
+	if len(l.services) != 1 || l.services[0].ID != "web" {
+		t.Fatalf("services: %+v", l.services)
+	}
+	eff := l.with(next)
+	if len(eff.Fleet.Prefixes) != 3 || len(next.Fleet.Prefixes) != 1 {
+		t.Errorf("in force: %d prefixes, parsed: %d", len(eff.Fleet.Prefixes), len(next.Fleet.Prefixes))
+	}
+}
+
+func TestNeedsRestart(t *testing.T) {
+	a := testConfig()
+	b := testConfig()
+	if key := needsRestart(a.Local, b.Local, a.Fleet, b.Fleet); key != "" {
+		t.Errorf("nothing has changed, but %s needs a restart", key)
+	}
+	b.Local.Forwarder.Interfaces = []string{"eth1"}
+	if key := needsRestart(a.Local, b.Local, a.Fleet, b.Fleet); key != "node.forwarder" {
+		t.Errorf("needsRestart = %q", key)
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/backbone"
+	"github.com/catchment-dev/edge/cmd/internal/socket"
+	"github.com/catchment-dev/edge/proxy"
+)
+
+// api is what edged asks over the unix socket.
+type api struct {
+	d        *daemon
+	server   *proxy.Server
+	selector *backbone.Selector
+	metrics  *prometheus.Registry
+	started  time.Time
+
+	mu sync.Mutex // one reload at a time
+}
+
+func newAPI(d *daemon, server *proxy.Server, selector *backbone.Selector, metrics *prometheus.Registry) *api {
+	return &api{d: d, server: server, selector: selector, metrics: metrics, started: time.Now()}
+}
+
+func (a *api) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, _ *http.Request) { socket.JSON(w, 200, a.state()) })
+	mux.HandleFunc("PUT /v1/fleet", a.putFleet)
+	mux.HandleFunc("POST /v1/reload", a.postReload)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics, promhttp.HandlerOpts{}))
+	return mux
+}
+
+func (a *api) state() edge.ProxyState {
+	st := a.server.State()
+	st.PID, st.Started, st.Load = os.Getpid(), a.started, a.selector.Load()
+	return st
+}
+
+func (a *api) putFleet(w http.ResponseWriter, r *http.Request) {
+	var f edge.FleetLoad
+	if err := socket.Read(r, &f); err != nil {
+		socket.Fail(w, http.StatusBadRequest, err)
+		return
+	}
+	a.selector.SetFleet(f)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// postReload answers 409 with the reason when the old configuration stays.
+func (a *api) postReload(w http.ResponseWriter, _ *http.Request) {
+	if err := a.reload(); err != nil {
+		a.d.log.Error("reload refused", "err", err)
+		socket.Fail(w, http.StatusConflict, err)
+		return
+	}
+	socket.JSON(w, 200, a.state())
+}
+
+func (a *api) reload() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	cfg, err := edge.Load(a.d.config)
+	if err != nil {
+		return err
+	}
+	if err := fixed(a.d.cfg.Local, cfg.Local); err != nil {
+		return err
+	}
+	if err := a.server.Reload(cfg, func() { a.selector.SetRegions(cfg.Fleet.Regions) }); err != nil {
+		return err
+	}
+	a.d.log.Info("reloaded", "config", cfg.Hash)
+	return nil
+}
+
+// fixed refuses what only a new process can change.
+func fixed(was, now edge.Local) error {
+	var errs []error
+	for _, x := range []struct{ key, was, now string }{
+		{"name", string(was.ID), string(now.ID)}, {"run_dir", was.RunDir, now.RunDir}, {"proxy_user", was.ProxyUser, now.ProxyUser},
+	} {
+		if x.was != x.now {
+			errs = append(errs, fmt.Errorf("node.%s changes from %q to %q: that needs a restart of edgeproxy", x.key, x.was, x.now))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/cmd/internal/socket"
+	"github.com/catchment-dev/edge/proxy"
+)
+
+// firstFD is where inherited sockets begin (sd_listen_fds(3)).
+const firstFD = 3
+
+// sockets are all that the process listens on.
+type sockets struct {
+	tcp     map[netip.AddrPort]*net.TCPListener
+	control *net.UnixListener // nil until opened
+	log     *slog.Logger
+}
+
+// inheritSockets takes over the sockets that the service manager, or this very
+// process before it changed its user, has passed (LISTEN_PID, LISTEN_FDS). They
+// are told apart by their address, not by LISTEN_FDNAMES.
+func inheritSockets(log *slog.Logger) (*sockets, error) {
+	s := &sockets{tcp: map[netip.AddrPort]*net.TCPListener{}, log: log}
+	n, err := passed(os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		os.Unsetenv(name) // they are about this process only
+	}
+	for fd := firstFD; fd < firstFD+n; fd++ {
+		unix.CloseOnExec(fd)
+		f := os.NewFile(uintptr(fd), "socket "+strconv.Itoa(fd))
+		if f == nil {
+			return nil, fmt.Errorf("take over socket %d: not open", fd)
+		}
+		ln, err := net.FileListener(f)
+		f.Close() // FileListener has its own copy
+		if err != nil {
+			return nil, fmt.Errorf("take over socket %d: %w", fd, err)
+		}
+		s.take(ln)
+	}
+	return s, nil
+}
+
+// passed returns how many sockets have been passed to this process.
+func passed(pid, fds string) (int, error) {
+	if fds == "" || pid != strconv.Itoa(os.Getpid()) {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(fds, 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("read LISTEN_FDS %q: %w", fds, err)
+	}
+	return int(n), nil
+}
+
+func (s *sockets) take(ln net.Listener) {
+	switch l := ln.(type) {
+	case *net.TCPListener:
+		at := l.Addr().(*net.TCPAddr).AddrPort()
+		s.tcp[netip.AddrPortFrom(at.Addr().Unmap(), at.Port())] = l
+	case *net.UnixListener:
+		s.control = l
+	default:
+		ln.Close()
+	}
+}
+
+// open makes what has not been inherited and closes what nobody wants.
+func (s *sockets) open(cfg *edge.Config, control string) error {
+	want, err := proxy.Listen(cfg, s.tcp)
+	if err != nil {
+		return err
+	}
+	for at, ln := range s.tcp { // what is left
+		s.log.Warn("inherited socket closed: no service or health port has its address", "address", at)
+		ln.Close()
+	}
+	s.tcp = want
+	if s.control != nil && s.control.Addr().String() != control {
+		s.log.Warn("inherited socket closed: it is not the control socket", "address", s.control.Addr())
+		s.control.Close()
+		s.control = nil
+	}
+	if s.control == nil {
+		ln, err := socket.Listen(control)
+		if err != nil {
+			return err
+		}
+		s.control = ln.(*net.UnixListener)
+	}
+	return nil
+}
+
+// files returns a descriptor of each socket, and their names.
+func (s *sockets) files() (files []*os.File, names []string, err error) {
+	f, err := s.control.File()
+	if err != nil {
+		return nil, nil, fmt.Errorf("pass control socket on: %w", err)
+	}
+	files, names = append(files, f), append(names, "control")
+	for at, ln := range s.tcp {
+		f, err := ln.File()
+		if err != nil {
+			return nil, nil, fmt.Errorf("pass socket %s on: %w", at, err)
+		}
+		files, names = append(files, f), append(names, "tcp")
+	}
+	return files, names, nil
+}

@@ -1,0 +1,264 @@
+// Package guard decides whether this node may withdraw a prefix: gossip tells
+// it of the other nodes, direct questions get it their promises to stay.
+//
+// It owns the gossip membership, the spreading of reports, and the running of
+// the promise protocol (package promise). It never withdraws anything itself,
+// never counts gossip members as promises, and takes the roster and the floor
+// from the configuration alone. Process edged runs it.
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/guard/promise"
+)
+
+// tickEvery is how often the protocol is told the time.
+const tickEvery = 100 * time.Millisecond
+
+// inboxSize bounds the messages that wait to be read; more are dropped.
+const inboxSize = 1024
+
+// Options are what a Guard is made of.
+type Options struct {
+	// Self is this node; it must be in Roster, each node once.
+	Self   edge.NodeID
+	Roster []edge.Node
+	// Prefixes are those of the configuration, with their floors.
+	Prefixes []edge.Prefix
+	Policy   edge.Guard
+	// Key encrypts the gossip: 32 bytes (AES-256), the same on every node.
+	Key []byte
+	// Bind is the local UDP and TCP address. The others reach it at the
+	// roster's gossip address of this node.
+	Bind netip.AddrPort
+	// Held says whether at least one established peer holds the prefix from
+	// this node *now*, as last read back from edgebgp; false if that is not
+	// known. It is called under the guard's lock: it must not block, nor call
+	// the guard.
+	Held func(netip.Prefix) bool
+	// Log; nil logs nothing.
+	Log *slog.Logger
+}
+
+// Guard is the guard of one node. All its methods may be called from several
+// goroutines at once, also before and after Run.
+type Guard struct {
+	self  edge.NodeID
+	bind  netip.AddrPort
+	key   []byte
+	log   *slog.Logger
+	drops *counters
+	up    *liveness
+
+	roster  atomic.Pointer[roster]
+	rumors  *memberlist.TransmitLimitedQueue
+	inbox   chan []byte
+	kick    chan struct{} // there is something in outbox
+	changed chan struct{}
+	ready   chan struct{}
+	running atomic.Bool
+
+	mu      sync.Mutex
+	core    *promise.Node
+	version uint64 // of core, when Changed was last signalled
+	shown   map[netip.Prefix]edge.Permit
+	outbox  []promise.Message
+	own     heard
+	pending *edge.Report // published, but not sent yet
+	boot    int64
+	seq     uint64
+	heard   map[edge.NodeID]*heard
+}
+
+// roster is the configured fleet; it is replaced, never changed.
+type roster struct {
+	self   edge.Node
+	byID   map[edge.NodeID]edge.Node
+	others []edge.Node // in the order of the configuration
+}
+
+func newRoster(self edge.NodeID, nodes []edge.Node) (*roster, error) {
+	r := &roster{byID: make(map[edge.NodeID]edge.Node, len(nodes))}
+	for _, n := range nodes {
+		if _, twice := r.byID[n.ID]; twice || n.ID == "" || n.Site == "" || !n.Gossip.IsValid() {
+			return nil, fmt.Errorf("read roster: node %q needs a unique name, a site and a gossip address", n.ID)
+		}
+		r.byID[n.ID] = n
+		if n.ID != self {
+			r.others = append(r.others, n)
+		}
+	}
+	var ok bool
+	if r.self, ok = r.byID[self]; !ok {
+		return nil, fmt.Errorf("read roster: this node, %q, is not in it", self)
+	}
+	return r, nil
+}
+
+// New returns a Guard that does not do anything yet, or an error that says
+// which option cannot work.
+func New(o Options) (*Guard, error) {
+	switch {
+	case len(o.Key) != 32:
+		return nil, fmt.Errorf("make guard: the gossip key has %d bytes, not 32", len(o.Key))
+	case !o.Bind.IsValid() || o.Bind.Port() == 0:
+		return nil, fmt.Errorf("make guard: %q is not an address and port to bind", o.Bind)
+	case o.Held == nil:
+		return nil, errors.New("make guard: Held is needed")
+	}
+	r, err := newRoster(o.Self, o.Roster)
+	if err != nil {
+		return nil, fmt.Errorf("make guard: %w", err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	started := time.Now()
+	g := &Guard{
+		self: o.Self, bind: o.Bind, key: o.Key, log: o.Log,
+		drops: &counters{by: map[string]uint64{}},
+		inbox: make(chan []byte, inboxSize), kick: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), ready: make(chan struct{}),
+		shown: map[netip.Prefix]edge.Permit{}, heard: map[edge.NodeID]*heard{},
+		boot: started.UnixNano(),
+	}
+	g.roster.Store(r)
+	g.up = &liveness{on: map[edge.NodeID]bool{}, changed: g.signal, log: o.Log}
+	g.rumors = &memberlist.TransmitLimitedQueue{RetransmitMult: 4, NumNodes: func() int { return len(g.roster.Load().byID) }}
+	g.core, err = promise.New(promise.Options{
+		Self: o.Self, Boot: g.boot, Started: started,
+		Settings: promise.Settings{Roster: o.Roster, Prefixes: o.Prefixes, Policy: o.Policy},
+		Held:     o.Held, Sick: g.knownSick, Drop: g.drops.add,
+		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make guard: %w", err)
+	}
+	return g, nil
+}
+
+// String names the task.
+func (g *Guard) String() string { return "guard" }
+
+// Ready is closed once the gossip port is open; whether anybody else is there
+// does not matter.
+func (g *Guard) Ready() <-chan struct{} { return g.ready }
+
+// Changed signals that a permit, a member or a claim has changed since it was
+// last received from; changes in between are one signal. New figures of load
+// and signs of life do not signal: every node sends some each second, and who
+// publishes on each signal would make all others publish.
+func (g *Guard) Changed() <-chan struct{} { return g.changed }
+
+func (g *Guard) signal() {
+	select {
+	case g.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run gossips until ctx ends, then returns nil. It withdraws nothing and says
+// no goodbye: a restart that is quick enough is not seen by the others. It can
+// be run once.
+func (g *Guard) Run(ctx context.Context) error {
+	if !g.running.CompareAndSwap(false, true) {
+		return errors.New("run guard: it has been run before")
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	tr, err := listen(ctx, g.bind, g.drops.add)
+	if err != nil {
+		return err
+	}
+	list, err := memberlist.Create(g.memberlistConfig(tr))
+	if err != nil {
+		tr.Shutdown() // memberlist leaves it open on some errors
+		return fmt.Errorf("start gossip: %w", err)
+	}
+	// First of all at the end: it closes every connection, so that those who
+	// wait for one can go.
+	group.Go(func() error {
+		<-ctx.Done()
+		return list.Shutdown()
+	})
+	links := &links{send: list.SendReliable, drop: g.drops.add, log: g.log, by: map[edge.NodeID]*link{}, spawn: group.Go}
+	group.Go(func() error { return g.serve(ctx, links) })
+	group.Go(func() error { return g.rejoin(ctx, list, group.Go) })
+	close(g.ready)
+	g.log.Info("gossip is open", "bind", g.bind, "nodes", len(g.roster.Load().byID))
+	return group.Wait()
+}
+
+// serve is the only goroutine that feeds the protocol with messages and time,
+// and that sends what comes out of it.
+func (g *Guard) serve(ctx context.Context, links *links) error {
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	var large largeReports
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case raw := <-g.inbox:
+			g.take(raw)
+		case <-g.kick:
+		case now := <-tick.C:
+			g.do(func(now time.Time) []promise.Message {
+				g.refresh(now)
+				return g.core.Tick(now)
+			})
+			large.push(now, g, links)
+		}
+		g.dispatch(links)
+	}
+}
+
+// do runs one step of the protocol under the lock, at the present time, and
+// keeps what is to be sent.
+func (g *Guard) do(step func(now time.Time) []promise.Message) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	out := step(now)
+	g.outbox = append(g.outbox, out...)
+	if v := g.core.Version(); v != g.version {
+		g.version = v
+		g.tell(now)
+		g.signal()
+	}
+	if len(out) > 0 {
+		select {
+		case g.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// dispatch hands the outbox to the links.
+func (g *Guard) dispatch(links *links) {
+	g.mu.Lock()
+	out := g.outbox
+	g.outbox = nil
+	g.mu.Unlock()
+	r := g.roster.Load()
+	for _, m := range out {
+		to, ok := r.byID[m.To]
+		if !ok {
+			continue // it left the roster a moment ago
+		}
+		g.log.Debug("send", "kind", m.Kind, "to", m.To, "prefix", m.Prefix, "round", m.Round.N, "reason", m.Reason)
+		links.to(to).push(m, messageLife)
+	}
+}

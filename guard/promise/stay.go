@@ -1,0 +1,144 @@
+package promise
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// onIntent answers a question. Each is answered once: a second copy is a
+// replay, and so is one that was overtaken by its own release.
+func (n *Node) onIntent(now time.Time, s *seat, m Message) {
+	if last, ok := s.seen[m.From]; ok && !m.Round.After(last) {
+		n.drop("stale_round")
+		return
+	}
+	s.seen[m.From] = m.Round
+	n.gone(now, s)
+	if why := n.refusal(now, s, m); why != "" {
+		n.answer(m, Nack, why)
+		return
+	}
+	// Bound first, answered after: there is no moment between in which this
+	// node could still leave. An older binding to the same node only gets
+	// longer.
+	s.bound[m.From] = binding{round: m.Round, until: now.Add(n.policy.PromiseLease)}
+	n.close(now, s, edge.Reason(fmt.Sprintf("gave its round up so that %s can go first", m.From)))
+	n.version++
+	n.answer(m, Promise, "")
+}
+
+// refusal says why this node does not promise; empty: it does.
+func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
+	switch {
+	case s.leaving:
+		return "it is leaving"
+	case s.left:
+		return "it has withdrawn"
+	case !n.held(s.prefix):
+		return "it does not announce the prefix"
+	case now.Before(s.unsure):
+		return "its own withdrawal failed a moment ago, with an outcome that is not known"
+	case s.wish.Want && !staysBefore(s.wish.Severity, n.self, m):
+		if s.wish.Severity == edge.SeverityDrain {
+			return "it is draining"
+		}
+		return "it wants to leave too, and goes first"
+	}
+	return ""
+}
+
+// staysBefore ranks a node that wants to leave against one that asks: the less
+// severe stays; of equals, the one whose id comes first. Every pair of nodes
+// agrees on it, so two that ask each other cannot both be refused for good.
+func staysBefore(severity int, self edge.NodeID, m Message) bool {
+	return severity < m.Severity || severity == m.Severity && self < m.From
+}
+
+func (n *Node) answer(m Message, k Kind, why edge.Reason) {
+	a := Message{Kind: k, To: m.From, Prefix: m.Prefix, Round: m.Round, Reason: why}
+	if k == Promise {
+		a.Lease = n.policy.PromiseLease
+	}
+	n.send(a)
+}
+
+// onRelease frees this node of the promise of exactly that round. A release
+// that overtakes its own question makes the question stale.
+func (n *Node) onRelease(s *seat, m Message) {
+	if m.Round.After(s.seen[m.From]) {
+		s.seen[m.From] = m.Round
+	}
+	if b, ok := s.bound[m.From]; !ok || b.round != m.Round {
+		n.drop("stale_release")
+		return
+	}
+	delete(s.bound, m.From)
+	n.version++
+}
+
+// lapse frees this node of promises whose lease has run out.
+func (n *Node) lapse(now time.Time, s *seat) {
+	for to, b := range s.bound {
+		if !now.Before(b.until) {
+			delete(s.bound, to)
+			n.version++
+		}
+	}
+}
+
+// boundTo returns to whom this node is bound now, longest first.
+func (s *seat) boundTo(now time.Time) []edge.Binding {
+	var out []edge.Binding
+	for to, b := range s.bound {
+		if now.Before(b.until) {
+			out = append(out, edge.Binding{Prefix: s.prefix, To: to, Until: b.until})
+		}
+	}
+	slices.SortFunc(out, func(a, b edge.Binding) int {
+		if c := b.Until.Compare(a.Until); c != 0 {
+			return c
+		}
+		return strings.Compare(string(a.To), string(b.To))
+	})
+	return out
+}
+
+// gone finds out whether a prefix that this node has withdrawn is back. What
+// the speaker was last seen to hold may be older than the withdrawal, so it is
+// believed only once it has shown the prefix gone, or after a whole lease.
+func (n *Node) gone(now time.Time, s *seat) {
+	if !s.left {
+		return
+	}
+	if !n.held(s.prefix) {
+		s.absent = true
+		return
+	}
+	if s.absent || now.Sub(s.leftAt) >= n.policy.PromiseLease {
+		s.left, s.absent = false, false
+		n.version++
+	}
+}
+
+// Bound returns the promises that this node has given and not been released
+// from, by prefix.
+func (n *Node) Bound(now time.Time) []edge.Binding {
+	out := []edge.Binding{}
+	for _, s := range n.seats {
+		out = append(out, s.boundTo(now)...)
+	}
+	slices.SortStableFunc(out, func(a, b edge.Binding) int { return comparePrefix(a.Prefix, b.Prefix) })
+	return out
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	if c := a.Addr().Compare(b.Addr()); c != 0 {
+		return c
+	}
+	return a.Bits() - b.Bits()
+}

@@ -1,0 +1,269 @@
+package guard
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/catchment-dev/edge"
+)
+
+// heard is the newest report of a node.
+type heard struct {
+	report edge.Report
+	raw    []byte    // as it was sent, so that it can be passed on unchanged
+	at     time.Time // when it was news, on this node's clock
+}
+
+// refreshEvery is how often a report is sent again in which no claim is new.
+const refreshEvery = time.Second
+
+// Publish tells the fleet about this node. It never blocks and may be called
+// as often as one likes: a new claim goes out at once, new figures of load and
+// signs of life at most once a second, the latest ones.
+func (g *Guard) Publish(claims []edge.Claim, load edge.LoadRow) {
+	load.Regions = slices.Clone(load.Regions)
+	r := edge.Report{Node: g.self, Site: g.roster.Load().self.Site, Says: slices.Clone(claims), Load: load}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pending = &r
+	g.refresh(time.Now())
+}
+
+// refresh publishes what is pending if it is time. The lock is held.
+func (g *Guard) refresh(now time.Time) {
+	r := g.pending
+	if r == nil || g.seq > 0 && now.Sub(g.own.at) < refreshEvery && sameClaims(r.Says, g.own.report.Says) {
+		return
+	}
+	g.pending = nil
+	g.publish(*r)
+}
+
+func sameClaims(a, b []edge.Claim) bool {
+	return slices.EqualFunc(a, b, func(x, y edge.Claim) bool {
+		same := x.Since.Equal(y.Since) // not ==: one came as text
+		x.Since, y.Since = time.Time{}, time.Time{}
+		return same && x == y
+	})
+}
+
+// publish numbers, encodes and sends off a report. The lock is held.
+func (g *Guard) publish(r edge.Report) {
+	g.seq++
+	r.Boot, r.Seq = g.boot, g.seq
+	err := checkReport(&r) // the others would: better to hear of it here
+	var raw []byte
+	if err == nil {
+		raw, err = encodeReport(r)
+	}
+	if err != nil {
+		g.drops.add("own_report")
+		g.log.Error("report cannot be sent", "err", err)
+		return
+	}
+	g.own = heard{report: r, raw: raw, at: time.Now()}
+	g.spread(g.self, raw)
+}
+
+// spread queues a report for gossip, in place of any older one of that node.
+// One that does not fit into a packet goes another way: see largeReports, and
+// the state exchange.
+func (g *Guard) spread(id edge.NodeID, raw []byte) {
+	if len(raw) <= maxRumor {
+		g.rumors.QueueBroadcast(rumor{id: id, raw: raw})
+	}
+}
+
+// rumor is a report in the gossip queue.
+type rumor struct {
+	id  edge.NodeID
+	raw []byte
+}
+
+var _ memberlist.NamedBroadcast = rumor{}
+
+func (r rumor) Name() string    { return string(r.id) }
+func (r rumor) Message() []byte { return r.raw }
+func (r rumor) Finished()       {}
+func (r rumor) Invalidates(o memberlist.Broadcast) bool {
+	other, ok := o.(rumor)
+	return ok && other.id == r.id
+}
+
+// hear takes a report that came from the network; age is how old it was when
+// it was sent to us.
+func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
+	head, body, err := decodeHead(raw)
+	if err != nil {
+		g.drops.add(err.Error())
+		return
+	}
+	if head.node == g.self {
+		g.hearOfSelf(head)
+		return
+	}
+	from, ok := g.roster.Load().byID[head.node]
+	if !ok {
+		g.drops.add("unknown_sender")
+		return
+	}
+	if !g.isNews(head) {
+		return // the normal fate of gossip: heard before
+	}
+	r, err := decodeReport(head, body)
+	if err == nil && r.Site != from.Site {
+		err = dropped("wrong_site")
+	}
+	if err != nil {
+		g.drops.add(err.Error())
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old := g.heard[head.node]
+	if old != nil && !head.newer(old.report) {
+		return
+	}
+	g.heard[head.node] = &heard{report: r, raw: raw, at: time.Now().Add(-age)}
+	if relay {
+		g.spread(head.node, raw)
+	}
+	if old == nil || !sameClaims(old.report.Says, r.Says) {
+		g.signal()
+	}
+}
+
+func (g *Guard) isNews(h head) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old := g.heard[h.node]
+	return old == nil || h.newer(old.report)
+}
+
+// hearOfSelf finds out that the others hold a report of an earlier process of
+// this node for the newer one, since the clock went back over the restart. The
+// boot id is raised over it, or nobody would listen to this process.
+func (g *Guard) hearOfSelf(h head) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h.boot <= g.boot || h.boot > maxBoot {
+		return
+	}
+	g.log.Warn("the clock has gone back over the restart: boot id raised", "from", g.boot, "to", h.boot+1)
+	g.boot = h.boot + 1
+	g.core.RaiseBoot(g.boot)
+	if g.seq > 0 {
+		g.publish(g.own.report)
+	}
+}
+
+// Members returns how the gossip sees every other node of the roster, also
+// those never heard of, in the order of the configuration.
+func (g *Guard) Members() []edge.MemberState {
+	others := g.roster.Load().others
+	out := make([]edge.MemberState, len(others))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, n := range others {
+		out[i] = edge.MemberState{Node: n.ID, Site: n.Site, Alive: g.up.is(n.ID), Age: -1}
+		if h := g.heard[n.ID]; h != nil {
+			out[i].Report, out[i].Age = h.report, max(0, time.Since(h.at))
+		}
+	}
+	return out
+}
+
+// knownSick is the protocol's hint whom to ask last. The lock is held.
+func (g *Guard) knownSick(id edge.NodeID, p netip.Prefix) bool {
+	h := g.heard[id]
+	if h == nil {
+		return false
+	}
+	i := slices.IndexFunc(h.report.Says, func(c edge.Claim) bool { return c.Prefix == p })
+	if i < 0 {
+		return false
+	}
+	c := h.report.Says[i]
+	return !c.Announcing || c.Health == edge.Sick || c.Rung.WantsOut()
+}
+
+// forget drops what was heard of nodes that left the roster. The lock is held.
+func (g *Guard) forget(r *roster) {
+	for id := range g.heard {
+		if _, ok := r.byID[id]; !ok {
+			delete(g.heard, id)
+		}
+	}
+}
+
+// localState is everything this node knows, for the exchange of states.
+func (g *Guard) localState() []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	var all []heard
+	if g.own.raw != nil {
+		all = append(all, g.own)
+	}
+	for _, h := range g.heard {
+		all = append(all, *h)
+	}
+	return encodeState(now, all)
+}
+
+// mergeState takes what another node knows.
+func (g *Guard) mergeState(b []byte) {
+	err := decodeState(b, func(age time.Duration, raw []byte) { g.hear(raw, age, false) })
+	if err != nil {
+		g.drops.add(err.Error())
+	}
+}
+
+// largeReports sends this node's report to each live member directly when it
+// does not fit into a gossip packet. At most once a second: reports may be
+// published far more often.
+type largeReports struct {
+	sent uint64 // Seq
+	at   time.Time
+}
+
+func (l *largeReports) push(now time.Time, g *Guard, links *links) {
+	g.mu.Lock()
+	raw, seq := g.own.raw, g.own.report.Seq
+	g.mu.Unlock()
+	if len(raw) <= maxRumor || seq == l.sent || now.Sub(l.at) < time.Second {
+		return
+	}
+	l.sent, l.at = seq, now
+	for _, n := range g.roster.Load().others {
+		if g.up.is(n.ID) {
+			links.to(n).report(raw)
+		}
+	}
+}
+
+// counters count what was dropped, by reason.
+type counters struct {
+	mu sync.Mutex
+	by map[string]uint64
+}
+
+func (c *counters) add(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.by[reason]++
+}
+
+func (c *counters) all() map[string]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[string]uint64, len(c.by))
+	for k, v := range c.by {
+		out[k] = v
+	}
+	return out
+}

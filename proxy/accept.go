@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"time"
+)
+
+// acceptLoop accepts until ln is closed. Any other error passes: no files
+// left, a client that has gone already; it must not end the proxy.
+func (s *Server) acceptLoop(ctx context.Context, at netip.AddrPort, ln *net.TCPListener, serve func(*net.TCPConn)) {
+	pause := 5 * time.Millisecond
+	for {
+		c, err := ln.AcceptTCP()
+		if err == nil {
+			pause = 5 * time.Millisecond
+			s.conns.Go(func() { serve(c) })
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		s.log.Error("accept", "vip", at, "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, time.Second)
+	}
+}
+
+// serve serves one connection that came in on the address at.
+func (s *Server) serve(hard, drain context.Context, at netip.AddrPort, c net.Conn) {
+	s.open.Add(1)
+	defer s.open.Add(-1)
+	defer c.Close()
+	defer func() {
+		// One request must not be able to end all the others.
+		if p := recover(); p != nil {
+			s.metrics.panics.Add(1)
+			s.log.Error("panic while serving", "panic", p, "stack", string(debug.Stack()))
+			abort(c)
+		}
+	}()
+	gen := s.gen.Load()
+	info := connInfo{client: addrPort(c.RemoteAddr()), vip: at, binding: gen.bindings[at], scheme: "http"}
+	var k codec = h1{header: gen.proxy.HeaderTimeout, idle: gen.proxy.IdleTimeout}
+	if info.tls {
+		t, err := s.handshake(hard, c, gen.proxy.HeaderTimeout)
+		if err != nil {
+			s.metrics.handshakes.Add(1)
+			s.log.Debug("tls handshake", "client", info.client, "vip", at, "err", err)
+			return
+		}
+		st := t.ConnectionState()
+		info.scheme, info.sni, info.ver = "https", st.ServerName, tls.VersionName(st.Version)
+		if st.NegotiatedProtocol == "h2" {
+			k = h2{idle: gen.proxy.IdleTimeout, log: s.log}
+		}
+		c = t
+	}
+	k.Serve(hard, drain, c, func(ctx context.Context, r *Request) *Response { return s.handle(ctx, info, r) })
+}
+
+func (s *Server) handshake(ctx context.Context, c net.Conn, limit time.Duration) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	t := tls.Server(c, s.tls)
+	return t, t.HandshakeContext(ctx)
+}
+
+// tlsConfig is one for all connections and generations: it holds the keys of
+// the session tickets.
+func (s *Server) tlsConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1", "http/1.0"},
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return pickCertificate(s.gen.Load().certs, hello)
+		},
+	}
+}

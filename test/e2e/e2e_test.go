@@ -1,0 +1,119 @@
+// Package e2e shows that the whole product works together, on the lab's small
+// internet with BIRD and FRR as the far ends: the story of the demo, with the
+// daemons under the race detector, and then what an operator does and what bad
+// input gets. It needs root, and fails where something is missing.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/test/lab"
+	"github.com/catchment-dev/edge/test/story"
+)
+
+func TestMain(m *testing.M) {
+	lab.Janitor()
+	os.Exit(m.Run())
+}
+
+// world is one lab that all parts of the test use, one after the other: to
+// build it is most of the cost.
+type world struct {
+	*story.Teller
+}
+
+// TestEdge is one test on one lab. Each part leaves the lab as it found it; a
+// part that fails ends the test, since the rest would only show consequences.
+func TestEdge(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
+	defer cancel()
+	bin := t.TempDir()
+	if err := lab.Build(ctx, bin, true); err != nil {
+		t.Fatal(err)
+	}
+	l, err := lab.New(ctx, lab.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := l.Start(bin); err != nil {
+		t.Fatal(err)
+	}
+	w := world{&story.Teller{Lab: l, Say: t.Logf}}
+	if err := w.Settle(ctx); err != nil {
+		t.Fatalf("%v\n%s", err, l.Logs(40))
+	}
+	for _, s := range story.Steps() {
+		w.part(ctx, t, s.Name, func(ctx context.Context, _ *testing.T) error { return s.Run(ctx, w.Teller) })
+	}
+	for _, p := range parts {
+		w.part(ctx, t, p.name, func(ctx context.Context, t *testing.T) error { return p.run(ctx, t, w) })
+	}
+	w.noRaces(t)
+}
+
+// parts come after the story.
+var parts = []struct {
+	name string
+	run  func(context.Context, *testing.T, world) error
+}{
+	{"drain survives a restart", drain},
+	{"a reload that is wrong changes nothing", badReload},
+	{"a reload that drops a prefix asks the guard", dropPrefix},
+	{"the lease runs out: degraded, not withdrawn", lease},
+	{"edgebgp restarts by itself", speakerRestart},
+	{"explain", explain},
+	{"console and metrics", console},
+	{"malformed requests", malformedRequests},
+	{"garbage at the gossip port", gossipGarbage},
+	{"every packet is accounted for", accounting},
+}
+
+func (w world) part(ctx context.Context, t *testing.T, name string, run func(context.Context, *testing.T) error) {
+	t.Helper()
+	ok := t.Run(name, func(t *testing.T) {
+		w.Say = t.Logf
+		if err := run(ctx, t); err != nil {
+			t.Fatalf("%v\n%s", err, w.Lab.Logs(25))
+		}
+	})
+	w.Say = t.Logf
+	if !ok {
+		t.FailNow()
+	}
+}
+
+// eventually waits for a condition.
+func eventually(ctx context.Context, what string, holds func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return lab.Until(ctx, what, holds)
+}
+
+// rung waits until one prefix of a box stands on a rung.
+func (w world) rung(ctx context.Context, box, prefix string, want edge.Rung) error {
+	return eventually(ctx, fmt.Sprintf("%s of %s is %s", prefix, box, want), func() error {
+		st, err := w.Lab.Boxes[box].Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, d := range st.Decisions {
+			if d.Prefix.String() == prefix {
+				if d.Rung == want {
+					return nil
+				}
+				return fmt.Errorf("it is %s: %s", d.Rung, d.Reason)
+			}
+		}
+		return fmt.Errorf("nothing is decided on it; alarms %v", st.Alarms)
+	})
+}

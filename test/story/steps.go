@@ -1,0 +1,406 @@
+package story
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/test/lab"
+)
+
+// home is where each client belongs: the site and the region at its router.
+var home = []struct{ client, site, region string }{
+	{"client-a", "a", "east"},
+	{"client-b", "b", "west"},
+	{"client-c", "c", "south"},
+}
+
+func clients() []string { return []string{home[0].client, home[1].client, home[2].client} }
+
+func nearest(ctx context.Context, t *Teller) error {
+	for _, h := range home {
+		for _, w := range []struct {
+			name string
+			way  lab.Way
+		}{
+			{"IPv4, HTTP/1.1", lab.Way{}},
+			{"IPv4, HTTP/2", lab.Way{HTTP2: true}},
+			{"IPv6, HTTP/2", lab.Way{IPv6: true, HTTP2: true}},
+		} {
+			start := time.Now()
+			a, err := t.Lab.Clients[h.client].Get(ctx, URL, w.way)
+			if err != nil {
+				return err
+			}
+			t.Say("%s, %s: site %s, box %s, region %s, upstream %s, %s", h.client, w.name, a.Site, a.Box, a.Region, a.Upstream, since(start))
+			if a.Site != h.site || a.Region != h.region || a.Proto != "https" || a.RequestID == "" || a.ForwardedFor == "" {
+				return fmt.Errorf("%s over %s got %+v, want site %s and region %s", h.client, w.name, a, h.site, h.region)
+			}
+		}
+		box, err := t.Lab.Clients[h.client].Echo(ctx)
+		if err != nil {
+			return err
+		}
+		t.Say("%s, UDP through IPIP: echo from %s", h.client, box)
+		if !strings.HasPrefix(box, h.site) {
+			return fmt.Errorf("%s's UDP was answered by %s, want a box of site %s", h.client, box, h.site)
+		}
+	}
+	return spread(ctx, t)
+}
+
+// spread asks often enough that both boxes of site a must have answered: the
+// forwarder of one encapsulates to the other.
+func spread(ctx context.Context, t *Teller) error {
+	s, err := t.Lab.Clients["client-a"].Send(ctx, lab.Load{URL: URL, Rate: 20, For: 2 * time.Second})
+	if err != nil {
+		return err
+	}
+	t.Say("client-a: %s, by box %v", s, s.Boxes())
+	if boxes := s.Boxes(); len(s.Failed()) > 0 || boxes["a1"] == 0 || boxes["a2"] == 0 {
+		return fmt.Errorf("%s; served by %v, want both boxes of site a and no failure", s, boxes)
+	}
+	st, err := t.Lab.Boxes["a1"].Status(ctx)
+	if err != nil {
+		return err
+	}
+	t.Say("a1's forwarder: received %d, %s", st.Forwarder.Received, verdicts(st.Forwarder))
+	return nil
+}
+
+// verdicts sums the verdicts by action.
+func verdicts(f edge.ForwarderStats) string {
+	sums := map[string]uint64{}
+	for _, v := range f.Verdicts {
+		sums[v.Action] += v.Count
+	}
+	return fmt.Sprintf("passed %d, sent %d, redirected %d, dropped %d", sums["pass"], sums["tx"], sums["redirect"], sums["drop"])
+}
+
+func proxyDies(ctx context.Context, t *Teller) error {
+	b := t.Lab.Boxes["b1"]
+	proxy := b.Daemon(lab.Proxy)
+	if err := t.mayLeave(ctx, b); err != nil {
+		return err
+	}
+	w, err := t.watch(lab.Prefix4)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	_, err = t.during(ctx, lab.Load{URL: URL, Rate: 20, For: 5 * time.Minute, Timeout: 2 * time.Second}, []string{"client-a", "client-b"}, func(ctx context.Context) error {
+		proxy.RestartNever()
+		start := time.Now()
+		if err := proxy.Kill(ctx); err != nil {
+			return err
+		}
+		t.Say("b1: edgeproxy killed with -9")
+		if err := leavesInOrder(ctx, t, b, start); err != nil {
+			return err
+		}
+		if err := t.Lab.Routers["r-b"].Await(ctx, lab.Prefix4, "r-a"); err != nil {
+			return err
+		}
+		t.Say("r-b: %s leads to r-a after %s", lab.Prefix4, since(start))
+		a, err := t.servedBy(ctx, "client-b", "a", lab.Way{})
+		if err != nil {
+			return err
+		}
+		t.Say("client-b: served by site %s, region %s, after %s", a.Site, a.Region, since(start))
+		return comesBack(ctx, t, b, proxy)
+	})
+	return errors.Join(err, w.neverLost())
+}
+
+// promiseLease is the lab's fleet.guard.promise_lease.
+const promiseLease = 10 * time.Second
+
+// mayLeave waits until a box's guard is over the time after a start in which it
+// permits nothing, since a promise may have been given before it.
+func (t *Teller) mayLeave(ctx context.Context, b *lab.Box) error {
+	st, err := b.Status(ctx)
+	if err != nil {
+		return err
+	}
+	left := time.Until(st.Started.Add(promiseLease + time.Second))
+	if left <= 0 {
+		return nil
+	}
+	t.Say("%s: edged has run for less than the lease of a promise (10 s), so its guard permits nothing yet: waiting", b.Name())
+	select {
+	case <-time.After(left):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// leavesInOrder watches a box go down the ladder: degraded at the router before
+// anything is withdrawn, withdrawn with promises.
+func leavesInOrder(ctx context.Context, t *Teller, b *lab.Box, start time.Time) error {
+	var seen []edge.Rung
+	err := until(ctx, b.Name()+" has withdrawn", func() error {
+		d, err := decision(ctx, b)
+		if err != nil {
+			return err
+		}
+		if len(seen) == 0 || seen[len(seen)-1] != d.Rung {
+			seen = append(seen, d.Rung)
+			t.Say("%s: %s after %s: %s", b.Name(), d.Rung, since(start), d.Reason)
+		}
+		if d.Rung != edge.Withdrawn {
+			return fmt.Errorf("it is %s", d.Rung)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := t.explained(ctx, b, lab.Prefix4.String()); err != nil {
+		return err
+	}
+	return t.rung(ctx, b, edge.Withdrawn)
+}
+
+// comesBack restarts the proxy and checks the hysteresis: the prefix returns,
+// but not before it has been healthy for the hold time.
+func comesBack(ctx context.Context, t *Teller, b *lab.Box, proxy *lab.Daemon) error {
+	start := time.Now()
+	proxy.RestartAfter(0)
+	t.Say("%s: edgeproxy started again", b.Name())
+	if err := t.rung(ctx, b, edge.Announced); err != nil {
+		return err
+	}
+	back := time.Since(start)
+	t.Say("%s: announced again after %s, of which 3 s are the hold", b.Name(), since(start))
+	proxy.RestartAfter(time.Second)
+	if back < 3*time.Second {
+		return fmt.Errorf("%s came back after %s: the hold of 3 s was not kept", b.Name(), back)
+	}
+	a, err := t.servedBy(ctx, "client-b", "b", lab.Way{})
+	if err != nil {
+		return err
+	}
+	t.Say("client-b: served by site %s again", a.Site)
+	return t.Settle(ctx)
+}
+
+func sharedFails(ctx context.Context, t *Teller) error {
+	w, err := t.watch(lab.Prefix4)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	_, err = t.during(ctx, lab.Load{URL: URL, Rate: 10, For: 5 * time.Minute, Timeout: 3 * time.Second}, clients(), func(ctx context.Context) error {
+		t.Lab.Shared.SetHealthy(false)
+		defer t.Lab.Shared.SetHealthy(true)
+		start := time.Now()
+		t.Say("the shared dependency answers 503 from now on, to every site")
+		stayed, err := settledSick(ctx, t, start)
+		if err != nil {
+			return err
+		}
+		for _, h := range home {
+			ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+			a, err := t.Lab.Clients[h.client].Get(ask, URL, lab.Way{})
+			cancel()
+			if err != nil {
+				return fmt.Errorf("%s is not served: %w", h.client, err)
+			}
+			t.Say("%s: still served, by site %s", h.client, a.Site)
+		}
+		return whyStayed(ctx, t, stayed)
+	})
+	if err != nil {
+		return err
+	}
+	t.Say("the shared dependency answers again")
+	return errors.Join(w.neverLost(), t.Settle(ctx), w.neverLost())
+}
+
+// settledSick waits until every box has either left or been refused, and
+// returns one that was refused.
+func settledSick(ctx context.Context, t *Teller, start time.Time) (*lab.Box, error) {
+	var mu sync.Mutex
+	var stayed []*lab.Box
+	err := t.all(func(b *lab.Box) error {
+		if err := t.rung(ctx, b, edge.Withdrawn, edge.LastResort); err != nil {
+			return err
+		}
+		d, err := decision(ctx, b)
+		if err != nil {
+			return err
+		}
+		t.Say("%s: %s after %s: %s", b.Name(), d.Rung, since(start), d.Reason)
+		if d.Rung == edge.LastResort {
+			mu.Lock()
+			defer mu.Unlock()
+			stayed = append(stayed, b)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(stayed) == 0 {
+		return nil, errors.New("no box has stayed as last resort")
+	}
+	return stayed[0], nil
+}
+
+// whyStayed checks that the reason names the guard and what failed.
+func whyStayed(ctx context.Context, t *Teller, b *lab.Box) error {
+	out, err := t.explained(ctx, b, lab.Prefix4.String())
+	if err != nil {
+		return err
+	}
+	for _, must := range []string{"last-resort", "shared", "may not withdraw", "the guard does not permit leaving"} {
+		if !strings.Contains(out, must) {
+			return fmt.Errorf("%s does not say %q: %s", b.Name(), must, out)
+		}
+	}
+	return nil
+}
+
+func regionOverflows(ctx context.Context, t *Teller) error {
+	capacity := t.Lab.Topology.Regions[0].Capacity
+	rate := 2 * capacity
+	// The first seconds, in which the nodes learn of the demand, are not counted.
+	const settle, counted = 6 * time.Second, 6 * time.Second
+	t.Say("client-a asks %d times a second; region east can serve %d", rate, capacity)
+	s, err := t.Lab.Clients["client-a"].Send(ctx, lab.Load{URL: URL, Rate: rate, For: settle + counted, Way: lab.Way{KeepAlive: true, HTTP2: true}})
+	if err != nil || len(s) == 0 {
+		return fmt.Errorf("no request was sent: %w", err)
+	}
+	t.Say("client-a: %s", s)
+	perSecond := map[string]float64{}
+	late := s.Between(s[0].At.Add(settle), s[0].At.Add(settle+counted))
+	for region, n := range late.Regions() {
+		perSecond[region] = float64(n) / counted.Seconds()
+	}
+	t.Say("requests per second once the demand is known: east %.1f, west %.1f, south %.1f", perSecond["east"], perSecond["west"], perSecond["south"])
+	if n := len(s.Failed()); n > 0 {
+		return fmt.Errorf("%d requests failed", n)
+	}
+	full := float64(capacity)
+	if perSecond["east"] > 1.05*full {
+		return fmt.Errorf("region east got %.1f requests per second, more than its capacity of %d", perSecond["east"], capacity)
+	}
+	if perSecond["east"] < 0.9*full || perSecond["west"] <= 2*perSecond["south"] {
+		return fmt.Errorf("the nearest region was not filled first, then the next nearest: %v", perSecond)
+	}
+	return nil
+}
+
+func edgedDies(ctx context.Context, t *Teller) error {
+	w, err := t.watch(lab.Prefix4)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	results, err := t.during(ctx, lab.Load{URL: URL, Rate: 20, For: 5 * time.Minute}, clients(), func(ctx context.Context) error {
+		start := time.Now()
+		if err := t.all(func(b *lab.Box) error { return b.Daemon(lab.Control).Kill(ctx) }); err != nil {
+			return err
+		}
+		t.Say("edged killed with -9 on all boxes at once; the supervisor starts it again after a second")
+		if err := t.all(func(b *lab.Box) error { return t.restarted(ctx, b, start) }); err != nil {
+			return err
+		}
+		return t.Settle(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if n := len(r.result.Failed()); n > 0 || len(r.result) == 0 {
+			return fmt.Errorf("%d of %d requests of %s failed", n, len(r.result), r.client)
+		}
+	}
+	if err := w.quiet(); err != nil {
+		return err
+	}
+	t.Say("routers: no change of the route on any of them")
+	return nil
+}
+
+// restarted waits for a new edged that has taken everything over.
+func (t *Teller) restarted(ctx context.Context, b *lab.Box, after time.Time) error {
+	var st edge.SystemStatus
+	err := until(ctx, b.Name()+"'s new edged has settled", func() (err error) {
+		if st, err = b.Status(ctx); err != nil {
+			return err
+		}
+		if !st.Started.After(after) || len(st.Decisions) != 2 {
+			return errors.New("it has not")
+		}
+		for _, d := range st.Decisions {
+			if d.Rung != edge.Announced || d.Reason != "" {
+				return fmt.Errorf("%s is %s: %s", d.Prefix, d.Rung, d.Reason)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	t.Say("%s: new edged, started after %.2f s, settled after %s, forwarder adopted with %d packets counted", b.Name(), st.Started.Sub(after).Seconds(), since(after), st.Forwarder.Received)
+	return nil
+}
+
+func boxDies(ctx context.Context, t *Teller) error {
+	b := t.Lab.Boxes["c1"]
+	_, err := t.during(ctx, lab.Load{URL: URL, Rate: 20, For: 5 * time.Minute, Timeout: 2 * time.Second}, []string{"client-c"}, func(ctx context.Context) error {
+		start := time.Now()
+		if err := b.Isolate(); err != nil {
+			return err
+		}
+		t.Say("c1: its link is cut")
+		if err := t.Lab.Routers["r-c"].Await(ctx, lab.Prefix4, "r-b"); err != nil {
+			return errors.Join(err, b.Rejoin())
+		}
+		t.Say("r-c: %s leads to r-b after %s", lab.Prefix4, since(start))
+		a, err := t.servedBy(ctx, "client-c", "b", lab.Way{})
+		if err != nil {
+			return errors.Join(err, b.Rejoin())
+		}
+		t.Say("client-c: served by site %s, region %s, after %s", a.Site, a.Region, since(start))
+		return errors.Join(isolatedStays(ctx, t, b), b.Rejoin())
+	})
+	if err != nil {
+		return err
+	}
+	t.Say("c1: its link is whole again")
+	if _, err := t.servedBy(ctx, "client-c", "c", lab.Way{}); err != nil {
+		return err
+	}
+	t.Say("client-c: served by site c again")
+	return t.Settle(ctx)
+}
+
+// isolatedStays: a box that sees nobody must not take itself off the air; it
+// says that it is alone.
+func isolatedStays(ctx context.Context, t *Teller, b *lab.Box) error {
+	return until(ctx, b.Name()+" says that it is alone", func() error {
+		st, err := b.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, d := range st.Decisions {
+			if d.Rung == edge.Withdrawn {
+				return fmt.Errorf("%s has withdrawn %s by itself", b.Name(), d.Prefix)
+			}
+		}
+		for _, a := range st.Alarms {
+			if strings.Contains(a, "gossip") {
+				t.Say("c1: alarm: %s", a)
+				return nil
+			}
+		}
+		return fmt.Errorf("its alarms are %v", st.Alarms)
+	})
+}

@@ -1,0 +1,100 @@
+package xdp
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/catchment-dev/edge"
+)
+
+// Stats reads the counters: of the data plane since it was loaded, of services
+// and backends since they came, whichever process was there. It lists every
+// verdict that there is, and the services and backends that are in the table.
+func (f *Forwarder) Stats() (edge.ForwarderStats, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := edge.ForwarderStats{Mode: string(f.mode), Flows: f.flows}
+	for _, u := range f.uplinks {
+		st.Interfaces = append(st.Interfaces, u.name)
+	}
+	total, err := f.readVerdictCounts()
+	if err != nil {
+		return st, err
+	}
+	st.Received = total.Received
+	for _, v := range f.verdicts {
+		st.Verdicts = append(st.Verdicts, edge.VerdictCount{Action: v.action, Reason: v.reason, Count: total.Left[v.value]})
+	}
+	if err := f.readServiceCounts(&st); err != nil {
+		return st, err
+	}
+	return st, f.readBackendCounts(&st)
+}
+
+// readTries is how often the counters are read until they agree. Each CPU's are
+// copied while it may be between counting a packet in and counting it out.
+const readTries = 16
+
+func (f *Forwarder) readVerdictCounts() (edgeVerdicts, error) {
+	var total edgeVerdicts
+	for range readTries {
+		var perCPU []edgeVerdicts
+		if err := f.coll.Maps[edgeMapVerdictCount].Lookup(uint32(0), &perCPU); err != nil {
+			return total, fmt.Errorf("read verdict counters: %w", err)
+		}
+		total = edgeVerdicts{}
+		left := uint64(0)
+		for _, c := range perCPU {
+			total.Received += c.Received
+			for i, n := range c.Left {
+				total.Left[i] += n
+				left += n
+			}
+		}
+		if left == total.Received {
+			break
+		}
+	}
+	return total, nil
+}
+
+func (f *Forwarder) readServiceCounts(st *edge.ForwarderStats) error {
+	for id := range f.state.tables {
+		var perCPU []edgeSvcCount
+		if err := f.coll.Maps[edgeMapSvcCount].Lookup(id, &perCPU); err != nil {
+			return fmt.Errorf("read counters of service %q: %w", f.state.serviceName(id), err)
+		}
+		c := edge.ServiceCount{Service: f.state.serviceName(id)}
+		for _, n := range perCPU {
+			c.Packets += n.Packets
+			c.Bytes += n.Bytes
+			c.New += n.Flows
+		}
+		st.Services = append(st.Services, c)
+	}
+	slices.SortFunc(st.Services, func(a, b edge.ServiceCount) int { return cmp.Compare(a.Service, b.Service) })
+	return nil
+}
+
+func (f *Forwarder) readBackendCounts(st *edge.ForwarderStats) error {
+	for id, b := range f.state.backend.have {
+		if b.state() == stateNone {
+			continue
+		}
+		var perCPU []edgeCount
+		if err := f.coll.Maps[edgeMapBackendCount].Lookup(id, &perCPU); err != nil {
+			return fmt.Errorf("read counters of backend %q: %w", f.state.backendName(id), err)
+		}
+		c := edge.BackendCount{Service: f.state.serviceName(b.Svc), Backend: f.state.backendName(id)}
+		for _, n := range perCPU {
+			c.Packets += n.Packets
+			c.Bytes += n.Bytes
+		}
+		st.Backends = append(st.Backends, c)
+	}
+	slices.SortFunc(st.Backends, func(a, b edge.BackendCount) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Backend, b.Backend))
+	})
+	return nil
+}

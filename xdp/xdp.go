@@ -1,0 +1,202 @@
+// Package xdp is the forwarder: the XDP program, its maps and its links.
+//
+// It owns everything under Options.Dir on the bpffs, and is the only writer of
+// those maps: it loads the program or adopts what is pinned, turns an
+// edge.Table into map elements, and reads the counters back. What it pins
+// outlives it: packets are forwarded whether or not any process has a
+// Forwarder open. It has the kernel keep the next hops of the backends
+// resolved. It never decides which backends are healthy, never touches
+// addresses, routes or sysctls (the uplinks need forwarding on, or the route of
+// an encapsulated packet is not looked up), and detaches only on Remove or when
+// an interface leaves Options.Interfaces. edged runs it.
+package xdp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrIncompatible marks pinned state that this binary cannot adopt: its maps
+// have another layout or size. Remove deletes it, and every flow with it.
+var ErrIncompatible = errors.New("pinned data plane is incompatible")
+
+// Options say where and how the data plane is loaded.
+type Options struct {
+	// Dir is a directory on a bpffs, made if it is missing. One Forwarder at a
+	// time may have it open.
+	Dir string
+	// Interfaces are the names of the uplinks, in the network namespace of the
+	// calling thread; at least one. A pinned interface that is not named is
+	// detached.
+	Interfaces []string
+	// Mode is native or generic; empty is native. Native that the driver
+	// refuses is an error, never a silent fallback.
+	Mode edge.XDPMode
+	// Flows is the size of the flow table in entries, at least 1; an entry
+	// takes about 120 bytes of kernel memory.
+	Flows int
+	// Log gets state changes, never packets. Nil discards them.
+	Log *slog.Logger
+}
+
+// Forwarder is the loaded data plane, in the network namespace of the thread
+// that opened it. All methods may be called concurrently, and from any thread
+// except Attach, which wants one in that namespace.
+type Forwarder struct {
+	log      *slog.Logger
+	mode     edge.XDPMode
+	flows    int
+	lock     *os.File // flock on Dir while open
+	coll     *ebpf.Collection
+	inner    *ebpf.MapSpec // of a service's table
+	verdicts []verdict
+	nl       *netlink.Handle // in the namespace of Open
+
+	mu      sync.Mutex
+	uplinks []uplink
+	extra   map[string]link.Link // attached by Attach, not pinned
+	state   *state
+	hops    map[hop]bool // whose MAC addresses the kernel keeps for us
+}
+
+// Open loads the data plane and attaches it to the interfaces, or adopts what
+// is pinned in o.Dir: the maps stay, and with them all flows; the program
+// stays if it is the same, else it is replaced in place without a gap. If it
+// fails, what was pinned and attached before is as it was. It waits for
+// another process to close the directory until ctx ends, 10 s at most.
+func Open(ctx context.Context, o Options) (*Forwarder, error) {
+	o, err := o.checked()
+	if err != nil {
+		return nil, err
+	}
+	if err := makeDir(o.Dir); err != nil {
+		return nil, err
+	}
+	lock, err := lockDir(ctx, o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	f, err := open(o)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	f.lock = lock
+	return f, nil
+}
+
+func (o Options) checked() (Options, error) {
+	if o.Mode == "" {
+		o.Mode = edge.XDPNative
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	seen := make(map[string]bool)
+	for _, name := range o.Interfaces {
+		if seen[name] {
+			return o, fmt.Errorf("open data plane: interface %s is named twice", name)
+		}
+		seen[name] = true
+	}
+	switch {
+	case len(o.Interfaces) == 0:
+		return o, errors.New("open data plane: no interface is named")
+	case o.Mode != edge.XDPNative && o.Mode != edge.XDPGeneric:
+		return o, fmt.Errorf("open data plane: mode %q is not %s or %s", o.Mode, edge.XDPNative, edge.XDPGeneric)
+	case o.Flows < 1 || o.Flows > maxFlows:
+		return o, fmt.Errorf("open data plane: %d flows is not 1 to %d", o.Flows, maxFlows)
+	}
+	return o, nil
+}
+
+func open(o Options) (*Forwarder, error) {
+	spec, err := loadEdge()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded program: %w", err)
+	}
+	spec.Maps[edgeMapFlow].MaxEntries = uint32(o.Flows)
+	inner := spec.Maps[edgeMapSvc].InnerMap.Copy()
+	inner.Key, inner.Value = nil, nil // type information would be loaded for each table
+	f := &Forwarder{log: o.Log, mode: o.Mode, flows: o.Flows, inner: inner, extra: make(map[string]link.Link)}
+	if f.verdicts, err = readVerdicts(spec.Types); err != nil {
+		return nil, err
+	}
+	if f.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	l := loader{o: o, spec: spec, nl: f.nl, dir: pinDir(o.Dir)}
+	defer l.close()
+	if err := l.run(); err != nil {
+		l.rollback()
+		f.nl.Close()
+		return nil, err
+	}
+	f.coll, f.uplinks = l.coll, l.links
+	// Only reads: nothing needs to be undone if it fails.
+	if f.state, err = readState(f.coll, time.Now()); err != nil {
+		f.closeAll()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Close releases what this process holds. The data plane goes on as it is, on
+// the uplinks; interfaces attached by Attach are detached.
+func (f *Forwarder) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.closeAll()
+	if f.lock == nil {
+		return err
+	}
+	err = errors.Join(err, f.lock.Close())
+	f.lock = nil
+	return err
+}
+
+func (f *Forwarder) closeAll() error {
+	var errs []error
+	for _, l := range f.extra {
+		errs = append(errs, l.Close())
+	}
+	for _, u := range f.uplinks {
+		errs = append(errs, u.link.Close())
+	}
+	f.extra, f.uplinks = nil, nil
+	f.coll.Close()
+	f.nl.Close()
+	return errors.Join(errs...)
+}
+
+// Remove detaches the program from every interface and deletes all that is
+// pinned in dir, of any schema, and dir itself. It fails while a Forwarder has
+// dir open. A dir that does not exist is fine.
+func Remove(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := onBPFFS(dir); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	lock, err := lockDir(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return removePins(dir)
+}
