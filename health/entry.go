@@ -97,11 +97,13 @@ func (e *entry) note(r result) {
 // pause returns how long after the last start the next run is due.
 //
 // An undecided probe runs four times as often, so that a start or a new
-// definition is decided soon. The first normal wait is drawn from the second
+// definition is decided soon; but once it has failed at the normal pace: a start
+// is when a box is busiest, and to take a site down it needs no less evidence
+// than at any other time. The first normal wait is drawn from the second
 // half of the interval: probes that were set together drift apart and stay so.
 func (e *entry) pause() time.Duration {
 	whole := e.probe.Interval
-	if !e.damp.decided {
+	if !e.damp.decided && e.damp.last != edge.Down {
 		return min(whole, max(whole/4, 50*time.Millisecond))
 	}
 	if e.spread {

@@ -115,8 +115,8 @@ func (m *Monitor) Changed() <-chan struct{} { return m.changed }
 // and vanishes; a new one runs at once and is Unknown until decided.
 //
 // A probe whose definition has changed is decided anew, by Rise passes or Fall
-// fails of the new definition and at the fast interval of a new one, but until
-// then it goes on showing the state of the old: a reload that touches the
+// fails of the new definition and at the fast interval of a new one while it
+// passes, but until then it goes on showing the state of the old: a reload that touches the
 // timeout of every probe must not make the whole site unknown.
 //
 // Of two probes with one id the last is taken. An Interval below 10 ms is

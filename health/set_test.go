@@ -68,12 +68,12 @@ func TestSetKeeps(t *testing.T) {
 		if len(m.Statuses()) != 2 {
 			t.Errorf("statuses: %+v", m.Statuses())
 		}
-		time.Sleep(300 * time.Millisecond) // the first and second fast run of b
+		time.Sleep(1100 * time.Millisecond) // two runs of b: a fail is followed at the normal pace
 		synctest.Wait()
 		if s := status(t, m, "b"); s.State != edge.Up || s.Since.IsZero() || s.Streak != 2 || !m.Settled() {
 			t.Errorf("changed probe, not decided: %+v, want up still", s)
 		}
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if s := status(t, m, "b"); s.State != edge.Down {
 			t.Errorf("changed probe, after three fails: %+v", s)

@@ -116,7 +116,14 @@ func (s *h1conn) serveOne(ctx context.Context, h handler) bool {
 	s.unwatch()
 	a.resp.Done(sent, err)
 	if err != nil {
-		abort(s.c) // whoever is still there must not see a clean end
+		// Whoever is still there must not see a clean end. A framed answer shows
+		// by itself that it is cut short, and a reset could take away what of
+		// it is on its way.
+		if a.framed {
+			rawConn(s.c).Close()
+		} else {
+			abort(s.c)
+		}
 		return false
 	}
 	if !a.keep || !body.discard() {

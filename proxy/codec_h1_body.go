@@ -110,6 +110,7 @@ type h1answer struct {
 	// keep says whether the connection goes on after it.
 	keep    bool
 	chunked bool
+	framed  bool // the client knows where the answer ends
 	resp    *Response
 }
 
@@ -156,6 +157,7 @@ func (a *h1answer) frame() http1.Header {
 	if h.Get("Date") == "" {
 		h.Add("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
+	a.framed = true
 	switch {
 	case a.resp.Length >= 0 && a.resp.Status != 204:
 		h.Add("Content-Length", strconv.FormatInt(a.resp.Length, 10))
@@ -164,7 +166,7 @@ func (a *h1answer) frame() http1.Header {
 		a.chunked = true
 		h.Add("Transfer-Encoding", "chunked")
 	default:
-		a.keep = false // HTTP/1.0: the end of the connection is the end of the body
+		a.keep, a.framed = false, false // HTTP/1.0: the end of the connection is the end of the body
 	}
 	switch {
 	case !a.keep:

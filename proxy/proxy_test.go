@@ -295,6 +295,26 @@ func TestListenTakesWhatIsThere(t *testing.T) {
 	}
 }
 
+func TestIPv6(t *testing.T) {
+	free, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := free.Addr().(*net.TCPAddr).AddrPort()
+	free.Close()
+	o, seen := simpleOrigin(t)
+	b := newBenchWith(t, func(cfg *edge.Config) {
+		cfg.Fleet.Services = append(cfg.Fleet.Services, edge.Service{ID: "six", VIP: at, Protocol: edge.TCP, Proxied: true})
+	}, o.addr)
+	out, code := b.curl("http://" + at.String() + "/")
+	if code != 0 || out != "hello" || !strings.Contains(seen.String(), "X-Forwarded-For: ::1\r\n") || !strings.Contains(seen.String(), "Host: "+at.String()+"\r\n") {
+		t.Errorf("exit %d, %q; the origin saw:\n%s", code, out, seen)
+	}
+	if l := b.access(1)[0]; l.VIP != at.String() || !strings.HasPrefix(l.Client, "[::1]:") {
+		t.Errorf("line %+v", l)
+	}
+}
+
 func TestNewSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	vip := netip.MustParseAddrPort("192.0.2.1:443")

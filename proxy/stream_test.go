@@ -116,7 +116,10 @@ func TestUpstreamDiesInTheBody(t *testing.T) {
 					t.Errorf("line %+v", l)
 				}
 			}
-			c := b.dial(80) // close-delimited: only a reset tells
+			if name == "counted" {
+				return
+			}
+			c := b.dial(80) // no framing in 1.0: only a reset tells
 			io.WriteString(c, "GET / HTTP/1.0\r\nHost: h\r\n\r\n")
 			if out, err := io.ReadAll(c); err == nil {
 				t.Errorf("clean end after %q", out)
@@ -263,7 +266,7 @@ func TestEarlyAnswer(t *testing.T) {
 	b := newBench(t, o.addr)
 	c := b.dial(80)
 	br := bufio.NewReader(c)
-	io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n")
+	io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 100\r\n\r\n")
 	readAnswer(t, br, "long")
 	io.WriteString(c, get+strings.Repeat("x", 100-len(get))) // a body that looks like a request
 	if rest, _ := io.ReadAll(br); bytes.Contains(rest, []byte("HTTP/1.1")) {

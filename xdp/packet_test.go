@@ -168,7 +168,7 @@ func onlyIPv6() []packetCase {
 		{"from multicast", with(good, ethLen+8, 0xff), edgeVerdictDROP_BAD_SOURCE},
 		{"from loopback", with(good, ethLen+8, loopback[:]...), edgeVerdictDROP_BAD_SOURCE},
 		// No IPv4 address that is trusted, whatever it looks like.
-		{"tunnel from a mapped address", wrap(netip.AddrFrom16(addr(trust4).As16()), addr(node6), true, base.ip()), edgeVerdictDROP_DECAP_MALFORMED},
+		{"tunnel from a mapped address", wrap(netip.AddrFrom16(addr(trust4).As16()), addr(node6), false, base.ip()), edgeVerdictDROP_DECAP_MALFORMED},
 		// The VIP is an IPv4 one: this packet is not for it.
 		{"to a mapped vip", with(good, ethLen+24, mapped[:]...), edgeVerdictPASS_NOT_VIP},
 	}

@@ -17,6 +17,10 @@ import (
 func (d *daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", console.Handler(d))
+	// The console's may be half a second old, for the sake of its many readers.
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		socket.JSON(w, http.StatusOK, d.Status())
+	})
 	mux.HandleFunc("GET /v1/explain", d.serveExplain)
 	mux.HandleFunc("POST /v1/drain", d.serveDrain)
 	mux.HandleFunc("POST /v1/undrain", d.serveUndrain)

@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -269,4 +268,3 @@ func (p *process) serves() {
 		p.t.Errorf("health: %s", out)
 	}
 }
-

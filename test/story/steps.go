@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -150,7 +149,7 @@ func leavesInOrder(ctx context.Context, t *Teller, b *lab.Box, start time.Time) 
 		}
 		if len(seen) == 0 || seen[len(seen)-1] != d.Rung {
 			seen = append(seen, d.Rung)
-			t.Say("%s: %s after %s: %s", b.Name(), d.Rung, since(start), d.Reason)
+			t.Say("%s: %s after %s%s", b.Name(), d.Rung, since(start), because(d.Reason))
 		}
 		if d.Rung != edge.Withdrawn {
 			return fmt.Errorf("it is %s", d.Rung)
@@ -222,34 +221,49 @@ func sharedFails(ctx context.Context, t *Teller) error {
 	return errors.Join(w.neverLost(), t.Settle(ctx), w.neverLost())
 }
 
-// settledSick waits until every box has either left or been refused, and
-// returns one that was refused.
+// settledSick waits until every box has either left or been refused and nothing
+// has changed for three seconds, several rounds of asking, and returns one that
+// was refused.
 func settledSick(ctx context.Context, t *Teller, start time.Time) (*lab.Box, error) {
-	var mu sync.Mutex
-	var stayed []*lab.Box
-	err := t.all(func(b *lab.Box) error {
-		if err := t.rung(ctx, b, edge.Withdrawn, edge.LastResort); err != nil {
-			return err
+	last := map[string]edge.Rung{}
+	changed := time.Now()
+	var stayed *lab.Box
+	err := until(ctx, "every box has left or been refused", func() error {
+		stayed = nil
+		var open []string
+		for _, b := range t.boxes() {
+			d, err := decision(ctx, b)
+			if err != nil {
+				return err
+			}
+			if last[b.Name()] != d.Rung {
+				last[b.Name()], changed = d.Rung, time.Now()
+				t.Say("%s: %s after %s%s", b.Name(), d.Rung, since(start), because(d.Reason))
+			}
+			switch d.Rung {
+			case edge.LastResort:
+				stayed = b
+			case edge.Withdrawn:
+			default:
+				open = append(open, fmt.Sprintf("%s is %s", b.Name(), d.Rung))
+			}
 		}
-		d, err := decision(ctx, b)
-		if err != nil {
-			return err
-		}
-		t.Say("%s: %s after %s: %s", b.Name(), d.Rung, since(start), d.Reason)
-		if d.Rung == edge.LastResort {
-			mu.Lock()
-			defer mu.Unlock()
-			stayed = append(stayed, b)
+		if len(open) > 0 || time.Since(changed) < 3*time.Second {
+			return fmt.Errorf("the last change was %s ago; %v", since(changed), open)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	if err == nil && stayed == nil {
+		err = errors.New("no box has stayed as last resort")
 	}
-	if len(stayed) == 0 {
-		return nil, errors.New("no box has stayed as last resort")
+	return stayed, err
+}
+
+func because(r edge.Reason) string {
+	if r == "" {
+		return ""
 	}
-	return stayed[0], nil
+	return ": " + string(r)
 }
 
 // whyStayed checks that the reason names the guard and what failed.
