@@ -4,6 +4,8 @@
 GO := $(shell command -v go || echo /usr/local/go/bin/go)
 export PATH := $(dir $(GO)):$(PATH)
 
+SHELL := /bin/bash
+
 .PHONY: help build generate check test demo bench clean
 
 help: ## this list
@@ -38,7 +40,7 @@ demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves 
 bench: ## the benchmarks; writes out/bench
 	sh test/install.sh test
 	mkdir -p out/bench
-	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./... > out/bench/go.txt; status=$$?; cat out/bench/go.txt; exit $$status
+	set -o pipefail; $(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./... | $(GO) run ./test/bench out/bench/go.json
 
 clean: ## remove out
 	rm -rf out

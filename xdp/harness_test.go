@@ -82,7 +82,7 @@ func veth(t testing.TB, a, b string) {
 	t.Helper()
 	check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a}, PeerName: b}))
 	for _, name := range []string{a, b} {
-		offloadsOff(t, name)
+		check(t, OffloadsOff(name))
 		up(t, name)
 	}
 }

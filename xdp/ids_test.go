@@ -95,13 +95,7 @@ func TestIDsAreReused(t *testing.T) {
 		check(t, f.coll.Maps[edgeMapSvcCount].Put(id, dirty))
 		check(t, f.coll.Maps[edgeMapBackendCount].Put(id, dirtyBackend))
 	}
-	// All other ids are in use.
-	for id := uint32(2); id < serviceIDs; id++ {
-		f.state.serviceNames.have[id] = edgeSvcName{Name: name32(fmt.Sprint("busy", id))}
-	}
-	for id := uint32(3); id < backendIDs; id++ {
-		f.state.backendNames.have[id] = edgeBackendName{Name: name32(fmt.Sprint("busy", id))}
-	}
+	occupy(f, 2, 3)
 	if _, err := f.state.plan(tableOf(numbered(1, 2)), now.Add(quarantine-time.Millisecond)); err == nil {
 		t.Error("ids are reused without a rest")
 	}
@@ -122,27 +116,61 @@ func TestIDsAreReused(t *testing.T) {
 	}
 }
 
+// occupy makes all ids from these on look as if they were in use.
+func occupy(f *Forwarder, service, backend uint32) {
+	for id := service; id < serviceIDs; id++ {
+		f.state.serviceNames.have[id] = edgeSvcName{Name: name32(fmt.Sprint("busy", id))}
+	}
+	for id := backend; id < backendIDs; id++ {
+		f.state.backendNames.have[id] = edgeBackendName{Name: name32(fmt.Sprint("busy", id))}
+	}
+}
+
 // The former owner of an id comes back in the very table in which others need
-// ids: each gets one of its own.
+// ids, before or after them: each gets one of its own.
 func TestFormerOwnersComeBack(t *testing.T) {
-	f, _ := bareState(t)
-	now := time.Now()
-	applyAt(t, f, tableOf(numbered(1, 3), numbered(2, 3)), now)
-	applyAt(t, f, tableOf(), now)
-	now = now.Add(time.Minute)
 	for order, services := range [][]edge.TableService{
-		{numbered(1, 3), numbered(3, 3), numbered(2, 3)},
-		{numbered(4, 3), numbered(2, 3), numbered(5, 3), numbered(1, 3), numbered(3, 3)},
+		{numbered(1, 3), numbered(3, 3), numbered(4, 3)},
+		{numbered(3, 3), numbered(4, 3), numbered(2, 3)},
+		{numbered(3, 3), numbered(4, 3), numbered(1, 3)},
+		{numbered(3, 3), numbered(2, 3), numbered(4, 3)},
+		{numbered(2, 3), numbered(3, 4), numbered(1, 2)},
 	} {
-		p := applyAt(t, f, tableOf(services...), now)
-		if len(p.tables) != len(services) || len(p.backend) != 3*len(services) {
+		f, _ := bareState(t)
+		now := time.Now()
+		applyAt(t, f, tableOf(numbered(1, 3), numbered(2, 3)), now)
+		applyAt(t, f, tableOf(), now)
+		occupy(f, 4, 10)
+		table := tableOf(services...)
+		p := applyAt(t, f, table, now.Add(time.Minute))
+		if len(p.tables) != 3 || len(p.backend) != 9 {
 			t.Errorf("order %d: %d tables, %d backends", order, len(p.tables), len(p.backend))
 		}
-		for id, b := range p.backend {
-			if _, ok := p.tables[b.Svc]; !ok {
-				t.Errorf("order %d: backend %d is of service %d, which is not there", order, id, b.Svc)
-			}
+		f.agrees(t, table)
+	}
+}
+
+// The same for the backends of one service.
+func TestFormerBackendsComeBack(t *testing.T) {
+	s := numbered(1, 4)
+	a, b, c := s.Backends[0], s.Backends[1], s.Backends[3]
+	with := func(backends ...edge.TableBackend) edge.Table {
+		s := s
+		s.Backends = backends
+		return tableOf(s)
+	}
+	for order, table := range []edge.Table{with(c, a, b), with(a, c, b), with(a, b, c), with(b, c, a)} {
+		f, _ := bareState(t)
+		now := time.Now()
+		applyAt(t, f, with(a, b), now)
+		applyAt(t, f, with(), now)
+		occupy(f, 2, 4)
+		f.state.backendNames.have[3] = edgeBackendName{Name: name32("gone")}
+		f.state.released[3] = now.Add(time.Second)
+		if p := applyAt(t, f, table, now.Add(time.Minute)); len(p.backend) != 3 {
+			t.Errorf("order %d: %d backends", order, len(p.backend))
 		}
+		f.agrees(t, table)
 	}
 }
 

@@ -95,12 +95,12 @@ func newLab(t *testing.T) *lab {
 func (l *lab) connect(t *testing.T, name string, ns netns.NsHandle, router4, host4, router6, host6 string) {
 	t.Helper()
 	check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "up0", PeerNamespace: netlink.NsFd(int(ns))}))
-	offloadsOff(t, name)
+	check(t, OffloadsOff(name))
 	up(t, name)
 	addAddr(t, name, router4)
 	addAddr(t, name, router6)
 	in(t, ns, func() {
-		offloadsOff(t, "up0")
+		check(t, OffloadsOff("up0"))
 		up(t, "up0")
 		addAddr(t, "up0", host4)
 		addAddr(t, "up0", host6)

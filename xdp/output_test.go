@@ -2,6 +2,7 @@ package xdp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -120,16 +121,21 @@ func TestTTLChecksum(t *testing.T) {
 func TestOuterChecksumCarries(t *testing.T) {
 	d := oneBox(t)
 	p := udpPacket(client4+":4321", vip4+":7")
+	p.payload = 188 // a length whose word is large
 	header := ip4Header(packet{src: addrPort(node4 + ":0"), dst: addrPort("172.16.0.0:0"), proto: 17, ttl: 64}, make([]byte, 8+len(p.ip())))
-	// The last word of the address makes the sum 0x1ffff.
+	// The last word of the address makes the lower half of the program's sum,
+	// which is one of little-endian words, as large as it gets.
 	words := uint32(0)
 	for i := 0; i < ip4Len; i += 2 {
 		if i != 10 {
-			words += uint32(be.Uint16(header[i:]))
+			words += uint32(binary.LittleEndian.Uint16(header[i:]))
 		}
 	}
-	last := uint16(0x1ffff - words)
-	to := netip.AddrFrom4([4]byte{172, 16, byte(last >> 8), byte(last)})
+	if words < 0x10000 {
+		t.Fatal("the sum has nothing to carry")
+	}
+	last := ^uint16(words)
+	to := netip.AddrFrom4([4]byte{172, 16, byte(last), byte(last >> 8)})
 	check(t, netlink.RouteAdd(&netlink.Route{Dst: host(to.String()), Gw: addr(near4).AsSlice()}))
 	apply(t, d.Forwarder, tableOf(service("a", vip4+":7", edge.UDP, edge.TableBackend{ID: "b", Addr: to, Weight: 1})))
 	if o := openTunnel(t, d.run(t, p.frame()).out); o.dst != to {

@@ -60,6 +60,7 @@ type daemon struct {
 	generation uint64
 	configErr  string
 	applied    edge.Table
+	appliedAt  time.Time
 	applyErr   error
 	hostErr    error
 }

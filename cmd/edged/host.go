@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -37,9 +38,7 @@ func prepareHost(c *edge.Config) error {
 	for _, p := range c.Fleet.Prefixes {
 		errs = append(errs, blackhole(p.Net))
 	}
-	if c.Local.ProbeSource4.IsValid() || c.Local.ProbeSource6.IsValid() {
-		errs = append(errs, forwardProbes(c.Local))
-	}
+	errs = append(errs, forward(c.Local))
 	return errors.Join(errs...)
 }
 
@@ -103,18 +102,31 @@ func blackhole(p netip.Prefix) error {
 	return nil
 }
 
-// forwardProbes lets the answers to probes through, from the uplinks to the
-// vantage point. Where another node answers, the source is a VIP, which is a
-// local address here too: accept_local keeps the kernel from calling it a
-// martian. IPv6 forwards only with the switch of the whole host.
-func forwardProbes(l edge.Local) error {
+// forward sets what the kernel needs to look up a route for a packet that is
+// not its own: bpf_fib_lookup answers "forwarding is off" else. An uplink that
+// takes router advertisements goes on doing so (accept_ra 2), which forwarding
+// would end.
+//
+// The answers to probes are forwarded from the uplinks to the vantage point.
+// Where another node answers, the source is a VIP, which is a local address here
+// too: accept_local keeps the kernel from calling it a martian. IPv6 forwards
+// packets of the stack only with the switch of the whole host.
+func forward(l edge.Local) error {
+	names := slices.Clone(l.Forwarder.Interfaces)
+	probes := l.ProbeSource4.IsValid() || l.ProbeSource6.IsValid()
+	if probes {
+		names = append(names, vantageNear)
+	}
 	var errs []error
-	for _, name := range append([]string{vantageNear}, l.Forwarder.Interfaces...) {
+	for _, name := range names {
 		errs = append(errs,
 			sysctl("ipv4/conf/"+name+"/forwarding", "1"),
-			sysctl("ipv4/conf/"+name+"/accept_local", "1"),
-			sysctl("ipv4/conf/"+name+"/rp_filter", "0"),
+			keepAdvertisements(name),
+			sysctl("ipv6/conf/"+name+"/forwarding", "1"),
 		)
+		if probes {
+			errs = append(errs, sysctl("ipv4/conf/"+name+"/accept_local", "1"), sysctl("ipv4/conf/"+name+"/rp_filter", "0"))
+		}
 	}
 	if l.ProbeSource6.IsValid() {
 		errs = append(errs, sysctl("ipv6/conf/all/forwarding", "1"))
@@ -122,9 +134,29 @@ func forwardProbes(l edge.Local) error {
 	return errors.Join(errs...)
 }
 
+func keepAdvertisements(name string) error {
+	b, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_ra"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read sysctl: %w", err)
+	}
+	if strings.TrimSpace(string(b)) != "1" {
+		return nil
+	}
+	return sysctl("ipv6/conf/"+name+"/accept_ra", "2")
+}
+
+// sysctl sets a key below net. A kernel without IPv6 has no ipv6 keys, which is
+// as good as off.
 func sysctl(key, value string) error {
 	path := filepath.Join("/proc/sys/net", key)
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+	err := os.WriteFile(path, []byte(value), 0o644)
+	if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(key, "ipv6/") {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("set sysctl: %w", err)
 	}
 	return nil

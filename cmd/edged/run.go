@@ -92,12 +92,17 @@ func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
 	d.departed(now)
 }
 
+// reapply is how often an unchanged table is applied again: the forwarder then
+// looks for the next hops of the backends anew, since routes change.
+const reapply = 10 * time.Second
+
 // apply fills the forwarder's tables when they have changed.
 func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 	t := table(d.config(), d.seed, statuses)
-	if d.applyErr == nil && reflect.DeepEqual(t, d.applied) {
+	if d.applyErr == nil && reflect.DeepEqual(t, d.applied) && time.Since(d.appliedAt) < reapply {
 		return
 	}
+	d.appliedAt = time.Now()
 	if d.applyErr = d.fwd.Apply(ctx, t); d.applyErr != nil {
 		d.log.Error("apply table", "err", d.applyErr)
 		return

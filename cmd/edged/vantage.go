@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/xdp"
 )
 
 // The two ends of the veth pair over which the vantage point's packets come in.
@@ -109,8 +110,8 @@ func (v *vantage) connect(l edge.Local, far *netlink.Handle) error {
 // left to the network card is wrong once XDP has encapsulated the packet.
 func (v *vantage) plainChecksums() error {
 	return errors.Join(
-		disableOffloads(vantageNear),
-		v.inside(func() error { return disableOffloads(vantageFar) }),
+		xdp.OffloadsOff(vantageNear),
+		v.inside(func() error { return xdp.OffloadsOff(vantageFar) }),
 	)
 }
 

@@ -6,10 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge/xdp"
 )
 
 // Link joins two hosts. Cut and Heal may be called by several goroutines and
@@ -69,7 +70,7 @@ func newVeth(s vethSpec) (*veth, error) {
 // to a network card that is not there is wrong once XDP has encapsulated it),
 // gives it its addresses and sets it up.
 func raise(h *Host, name string, addrs []netip.Prefix) error {
-	if err := h.Do(func() error { return offloadsOff(name) }); err != nil {
+	if err := h.Do(func() error { return xdp.OffloadsOff(name) }); err != nil {
 		return err
 	}
 	link, err := h.nl.LinkByName(name)
@@ -129,35 +130,3 @@ func (v *veth) set(change func(*netlink.Handle, netlink.Link) error) error {
 }
 
 func (v *veth) String() string { return v.other.name + "--" + v.router.name }
-
-// offloadsOff switches transmit checksums, segmentation and receive coalescing
-// off, for an interface of the calling thread's namespace.
-func offloadsOff(name string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open socket: %w", err)
-	}
-	defer unix.Close(fd)
-	for _, cmd := range []uint32{unix.ETHTOOL_STSO, unix.ETHTOOL_SGSO, unix.ETHTOOL_SGRO, unix.ETHTOOL_STXCSUM} {
-		if err := ethtool(fd, name, &[2]uint32{cmd, 0}); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-			return fmt.Errorf("switch off offload %#x of %s: %w", cmd, name, err)
-		}
-	}
-	return nil
-}
-
-// ethtool does SIOCETHTOOL with a struct ethtool_value: the command, the value.
-func ethtool(fd int, name string, value *[2]uint32) error {
-	var req struct {
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte // the rest of struct ifreq
-	}
-	copy(req.name[:unix.IFNAMSIZ-1], name)
-	req.data = unsafe.Pointer(value)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}

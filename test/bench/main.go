@@ -1,0 +1,108 @@
+// Command bench turns what go test -bench prints into out/bench/TARGET.json: a
+// list of {name, value, unit, against, ratio}. It reads standard input, passes
+// it on, and computes no figure of its own but one: where a benchmark has
+// sub-benchmarks and one of them is named "peer", the others get the ratio of
+// their time to the peer's, measured in the same run. make bench runs it.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Figure is one measured value.
+type Figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Against names the peer that Ratio is to; empty if there is none.
+	Against string  `json:"against"`
+	Ratio   float64 `json:"ratio"`
+}
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: bench OUT.json < output of go test -bench")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1], os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(path string, in io.Reader, out io.Writer) error {
+	figures, err := parse(io.TeeReader(in, out))
+	if err != nil {
+		return err
+	}
+	if len(figures) == 0 {
+		return fmt.Errorf("write %s: no benchmark has printed a figure", path)
+	}
+	compare(figures)
+	b, err := json.MarshalIndent(figures, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode figures: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make folder of figures: %w", err)
+	}
+	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write figures: %w", err)
+	}
+	return nil
+}
+
+// line is a result: name, CPUs, count, then pairs of value and unit.
+var line = regexp.MustCompile(`^(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
+
+func parse(in io.Reader) ([]Figure, error) {
+	var out []Figure
+	pkg := ""
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		if p, ok := strings.CutPrefix(lines.Text(), "pkg: "); ok {
+			pkg = strings.TrimPrefix(strings.TrimPrefix(p, "github.com/catchment-dev/edge"), "/")
+		}
+		m := line.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		fields := strings.Fields(m[2])
+		for i := 0; i+1 < len(fields); i += 2 {
+			v, err := strconv.ParseFloat(fields[i], 64)
+			if err != nil {
+				return nil, fmt.Errorf("read %q: %w", lines.Text(), err)
+			}
+			out = append(out, Figure{Name: pkg + "." + m[1], Value: v, Unit: fields[i+1]})
+		}
+	}
+	return out, lines.Err()
+}
+
+// compare fills in the ratios.
+func compare(figures []Figure) {
+	type key struct{ group, unit string }
+	peers := map[key]Figure{}
+	for _, f := range figures {
+		if group, ok := strings.CutSuffix(f.Name, "/peer"); ok {
+			peers[key{group, f.Unit}] = f
+		}
+	}
+	for i, f := range figures {
+		slash := strings.LastIndex(f.Name, "/")
+		if slash < 0 {
+			continue
+		}
+		if p, ok := peers[key{f.Name[:slash], f.Unit}]; ok && p.Name != f.Name && p.Value != 0 {
+			figures[i].Against, figures[i].Ratio = p.Name, f.Value/p.Value
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const printed = `goos: linux
+pkg: github.com/catchment-dev/edge/xdp
+BenchmarkForward/gue-2         	  100	      400.0 ns/op	       0 B/op
+BenchmarkForward/peer-2        	  100	      200.0 ns/op	       0 B/op
+BenchmarkAlone         	  100	      3 ns/op
+PASS
+`
+
+func TestRun(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bench", "x.json")
+	var out bytes.Buffer
+	if err := run(path, strings.NewReader(printed), &out); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != printed {
+		t.Error("the output was not passed on")
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Figure
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 5 || got[0].Name != "xdp.BenchmarkForward/gue" || got[0].Ratio != 2 || got[0].Against != "xdp.BenchmarkForward/peer" || got[4].Ratio != 0 {
+		t.Errorf("figures: %+v", got)
+	}
+}
+
+func TestRunWithoutFigures(t *testing.T) {
+	if err := run(filepath.Join(t.TempDir(), "x.json"), strings.NewReader("PASS\n"), &bytes.Buffer{}); err == nil {
+		t.Error("no figures, no error")
+	}
+}
