@@ -10,19 +10,33 @@ import (
 // would misread gets /v2. Times are RFC 3339, keys that end in _ns are
 // nanoseconds.
 
-// Intent is everything edged wants of edgebgp: PUT /v1/intent. It is whole: a
-// peer or an announcement that is not in it is removed.
+// Intent is everything edged wants of edgebgp: PUT /v1/intent. It is whole, but
+// nothing is withdrawn by being forgotten: a prefix that is announced must be in
+// Announcements or in Withdraw, else the whole intent is refused.
 type Intent struct {
 	// Generation counts the configurations that edged has applied.
 	Generation    uint64         `json:"generation"`
 	Speaker       Speaker        `json:"speaker"`
 	Announcements []Announcement `json:"announcements"`
+	// Withdraw are the prefixes to take off the air, each under a permit. One
+	// that is not announced is ignored.
+	Withdraw []Withdrawal `json:"withdraw,omitempty"`
+}
+
+// Withdrawal is an order to withdraw a prefix before its permit ends.
+type Withdrawal struct {
+	Net netip.Prefix `json:"prefix"`
+	// Until is the end of the permit: edgebgp does not begin to withdraw after
+	// it, however late it comes to it.
+	Until time.Time `json:"until"`
 }
 
 // SpeakerState is what edgebgp answers: to PUT /v1/intent and GET /v1/state.
 type SpeakerState struct {
 	Generation uint64    `json:"generation"`
 	Started    time.Time `json:"started"`
+	// Speaker are the settings in force; nil before the first intent.
+	Speaker *Speaker `json:"speaker,omitempty"`
 	// LeaseLeft is how long until the announcements are degraded; 0 when they
 	// are, or when there has been no intent yet.
 	LeaseLeft time.Duration `json:"lease_left_ns"`
@@ -223,6 +237,13 @@ type ProxyState struct {
 	// Responses counts answers by class: "2xx" and so on.
 	Responses map[string]uint64 `json:"responses"`
 	Listeners []string          `json:"listeners"`
+}
+
+// ProxyReload is the body of POST /v1/reload of edgeproxy.
+type ProxyReload struct {
+	// Keep are services that are no longer in the file but still announced:
+	// they are served as long as they are in here.
+	Keep []Service `json:"keep,omitempty"`
 }
 
 // MemberState is how the gossip sees another node.
