@@ -71,6 +71,9 @@ type Facts struct {
 	Drain *Drain
 	// Permit is the guard's last answer.
 	Permit Permit
+	// NotReady says why a prefix that is not on the air cannot be announced yet,
+	// whatever its health; empty: it can.
+	NotReady Reason
 	// Hold is how long a prefix must be healthy again before it comes back.
 	Hold time.Duration
 }
@@ -103,15 +106,23 @@ func wellSince(f Facts) time.Time {
 }
 
 func rung(f Facts, well time.Time) (Rung, Reason, int) {
+	// An operator's order holds whatever is known of the health: a probe that
+	// can never run must not make a node undrainable.
+	if f.Settled && f.Drain != nil && f.Condition.Health != Sick {
+		return leave(f, Reason("drained: "+f.Drain.Reason), SeverityDrain)
+	}
 	if !f.Settled || f.Condition.Health == HealthUnknown {
 		return unsettled(f)
 	}
-	if wish, why, severity := wantsOut(f); wish {
-		return leave(f, why, severity)
+	if f.Condition.Health == Sick {
+		return leave(f, f.Condition.Reason, SeveritySick)
 	}
 	if !f.OnAir {
 		if wait, why := mustHold(f, well); wait {
 			return Withdrawn, why, 0
+		}
+		if f.NotReady != "" {
+			return Withheld, f.NotReady, 0
 		}
 	}
 	if f.Condition.Health == HealthDegraded {
@@ -121,11 +132,14 @@ func rung(f Facts, well time.Time) (Rung, Reason, int) {
 }
 
 // unsettled is for the time before the probes can be believed, and for unknown
-// health: whatever is, stays.
+// health: whatever is, stays. A wish to leave is not kept up on what is not
+// known, but the prefix stays degraded.
 func unsettled(f Facts) (Rung, Reason, int) {
 	switch {
+	case f.OnAir && f.Last.Rung.WantsOut():
+		return Degraded, "kept degraded: " + unknownReason(f.Condition), 0
 	case f.OnAir && f.Last.Rung.OnAir():
-		return f.Last.Rung, f.Last.Reason, f.Last.Severity
+		return f.Last.Rung, f.Last.Reason, 0
 	case f.OnAir && f.SentDegraded:
 		return Degraded, "kept degraded as it was before edged started; the first round of probes is not over", 0
 	case f.OnAir:
@@ -145,18 +159,8 @@ func unknownReason(c Condition) Reason {
 	return "health is not known"
 }
 
-// wantsOut says whether the site wants to stop announcing. Sickness outranks
-// an operator's order, which can wait.
-func wantsOut(f Facts) (bool, Reason, int) {
-	if f.Condition.Health == Sick {
-		return true, f.Condition.Reason, SeveritySick
-	}
-	if f.Drain != nil {
-		return true, Reason("drained: " + f.Drain.Reason), SeverityDrain
-	}
-	return false, "", 0
-}
-
+// leave is for a prefix that wants off the air, or must not come on. Sickness
+// outranks an operator's order, which can wait.
 func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 	switch {
 	case !f.OnAir && f.Last.Rung == Withheld || !f.OnAir && f.Last.Rung == "":

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -53,8 +54,12 @@ type loop struct {
 	state        edge.SpeakerState
 	stateAt      time.Time // when it was asked for
 	speakerErr   error
-	sent         edge.Intent
-	sentAt       time.Time
+	// bgp are the settings in force; bgpWaits says why those of the
+	// configuration are not.
+	bgp      edge.Speaker
+	bgpWaits string
+	sent     edge.Intent
+	sentAt   time.Time
 }
 
 func newLoop(s announcer, g guardian) *loop {
@@ -72,11 +77,14 @@ type inputs struct {
 	statuses   []edge.Status
 	settled    bool
 	drain      func(netip.Prefix) *edge.Drain
+	// notReady says why nothing new may be announced; empty: it may.
+	notReady edge.Reason
 }
 
 // step looks at everything once and acts on it. adopt comes first.
 func (l *loop) step(ctx context.Context, in inputs) {
 	l.conditions = l.tracker.Update(in.now, health.Evaluate(in.config, in.statuses))
+	l.settings(in.config)
 	for _, p := range in.config.Fleet.Prefixes {
 		l.decide(ctx, p.Net, in)
 	}
@@ -92,8 +100,26 @@ func (l *loop) adopt(ctx context.Context) bool {
 		l.onAir[a.Net] = true
 		l.sentDegraded[a.Net] = a.Degrade
 	}
+	if l.state.Speaker != nil {
+		l.bgp = *l.state.Speaker
+	}
 	l.adopted = true
 	return true
+}
+
+// settings takes over the BGP settings of the configuration, unless that would
+// end a session that a prefix on the air needs: see dropsRoutes. Then those in
+// force stay until the prefixes have been drained.
+func (l *loop) settings(c *edge.Config) {
+	want := c.Local.Speaker
+	l.bgpWaits = ""
+	if l.bgp.ASN != 0 { // else none are in force
+		l.bgpWaits = dropsRoutes(l.bgp, want, l.state)
+	}
+	if l.bgpWaits == "" {
+		l.bgp = want
+	}
+	l.bgp.Lease = want.Lease
 }
 
 func (l *loop) decide(ctx context.Context, p netip.Prefix, in inputs) {
@@ -116,7 +142,7 @@ func (l *loop) rung(p netip.Prefix, in inputs) edge.Decision {
 		Now: in.now, Last: l.last[p], Settled: in.settled,
 		OnAir: l.onAir[p], SentDegraded: l.sentDegraded[p],
 		Condition: l.conditions[p], Drain: in.drain(p),
-		Permit: l.guard.Permit(p), Hold: in.config.Fleet.Health.Hold,
+		Permit: l.guard.Permit(p), Hold: in.config.Fleet.Health.Hold, NotReady: in.notReady,
 	})
 }
 
@@ -137,8 +163,9 @@ func (l *loop) read(ctx context.Context) error {
 func (l *loop) withdraw(ctx context.Context, p netip.Prefix, in inputs) error {
 	ctx, cancel := context.WithTimeout(ctx, in.config.Local.Speaker.Lease/2)
 	defer cancel()
+	until, _ := ctx.Deadline()
 	l.onAir[p] = false
-	err := l.send(ctx, in)
+	err := l.send(ctx, in, edge.Withdrawal{Net: p, Until: until})
 	for err == nil && l.state.Holders(p) > 0 {
 		select {
 		case <-ctx.Done():
@@ -164,8 +191,9 @@ func (l *loop) announce(ctx context.Context, in inputs) {
 	l.speakerErr = l.send(ctx, in)
 }
 
-func (l *loop) send(ctx context.Context, in inputs) error {
+func (l *loop) send(ctx context.Context, in inputs, leave ...edge.Withdrawal) error {
 	intent, at := l.intent(in), time.Now()
+	intent.Withdraw = leave
 	st, err := l.speaker.Set(ctx, intent)
 	if err != nil {
 		return fmt.Errorf("tell edgebgp: %w", err)
@@ -177,7 +205,7 @@ func (l *loop) send(ctx context.Context, in inputs) error {
 // intent is all that edgebgp shall do. A prefix of an earlier configuration
 // that has not been permitted to leave is still in in.config: see carryOver.
 func (l *loop) intent(in inputs) edge.Intent {
-	out := edge.Intent{Generation: in.generation, Speaker: in.config.Local.Speaker, Announcements: []edge.Announcement{}}
+	out := edge.Intent{Generation: in.generation, Speaker: l.bgp, Announcements: []edge.Announcement{}}
 	self := in.config.Self()
 	for _, p := range in.config.Fleet.Prefixes {
 		if !l.onAir[p.Net] {
@@ -193,7 +221,7 @@ func (l *loop) intent(in inputs) edge.Intent {
 }
 
 func sameIntent(a, b edge.Intent) bool {
-	return a.Generation == b.Generation && slices.EqualFunc(a.Announcements, b.Announcements, func(x, y edge.Announcement) bool {
+	return a.Generation == b.Generation && reflect.DeepEqual(a.Speaker, b.Speaker) && slices.EqualFunc(a.Announcements, b.Announcements, func(x, y edge.Announcement) bool {
 		return x.Net == y.Net && x.Degrade == y.Degrade && x.Reason == y.Reason
 	})
 }
@@ -202,10 +230,11 @@ func sameIntent(a, b edge.Intent) bool {
 // the peers really hold, not what was intended.
 func (l *loop) claims(c *edge.Config) []edge.Claim {
 	var out []edge.Claim
+	fresh := time.Since(l.stateAt) < readBackLimit
 	for _, p := range c.Fleet.Prefixes {
 		d := l.last[p.Net]
 		out = append(out, edge.Claim{
-			Prefix: p.Net, Announcing: l.state.Holders(p.Net) > 0, Rung: d.Rung,
+			Prefix: p.Net, Announcing: fresh && l.state.Holders(p.Net) > 0, Rung: d.Rung,
 			Health: l.conditions[p.Net].Health, Since: d.Since, Reason: d.Reason,
 		})
 	}
@@ -231,4 +260,4 @@ func (l *loop) forget(c *edge.Config) {
 }
 
 // errBusy is the answer to a command that the loop did not take in time.
-var errBusy = errors.New("edged is busy; try again")
+var errBusy = errors.New("edged is busy; the order may still be carried out: see edgectl status")

@@ -48,20 +48,22 @@ type daemon struct {
 
 	cfg      atomic.Pointer[edge.Config]
 	snapshot atomic.Pointer[edge.SystemStatus]
-	changed  chan struct{} // size 1: the snapshot is new
 	commands chan command
 	ready    chan struct{}
+	// tableErr is why the forwarder's table could not be applied; nil: it was.
+	tableErr atomic.Pointer[error]
 	// held is what the peers hold, for the guard's answers.
 	held atomic.Pointer[readBack]
 
 	// The rest belongs to the control loop.
 	base       *edge.Config // as parsed; config adds what is leaving
 	leaving    leaving
+	previous   *edge.Config // in force when the process before ended; may be nil
+	inherited  bool         // the forwarder has that one's tables
 	generation uint64
 	configErr  string
 	applied    edge.Table
 	appliedAt  time.Time
-	applyErr   error
 	hostErr    error
 }
 
@@ -72,7 +74,7 @@ func (d *daemon) config() *edge.Config { return d.cfg.Load() }
 func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d *daemon, err error) {
 	d = &daemon{
 		path: path, base: c, log: log, started: time.Now(), generation: 1,
-		changed: make(chan struct{}, 1), commands: make(chan command), ready: make(chan struct{}),
+		commands: make(chan command), ready: make(chan struct{}),
 	}
 	d.cfg.Store(c)
 	d.held.Store(&readBack{})
@@ -88,6 +90,9 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	if d.drains, err = openDrains(c.Local.StateDir); err != nil {
 		return d, err
 	}
+	if d.previous, err = readApplied(c.Local.StateDir); err != nil {
+		log.Warn("the configuration before cannot be used", "err", err)
+	}
 	if d.api, err = socket.Listen(filepath.Join(c.Local.RunDir, "edged.sock")); err != nil {
 		return d, err
 	}
@@ -100,7 +105,7 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	if err = d.openDataPath(ctx, c); err != nil {
 		return d, err
 	}
-	d.speaker, d.proxy = newSpeakerClient(c.Local.RunDir), newProxyClient(c.Local.RunDir)
+	d.speaker, d.proxy = newSpeakerClient(c.Local.RunDir), newProxyClient(c.Local.RunDir, log)
 	d.loop = newLoop(d.speaker, d.guard)
 	d.monitor = health.New(health.Options{Probers: d.probers(), Log: log})
 	d.monitor.Set(allProbes(c))
@@ -154,6 +159,11 @@ func (d *daemon) openDataPath(ctx context.Context, c *edge.Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("open forwarder: %w", err)
 	}
+	st, err := d.fwd.Stats()
+	if err != nil {
+		return fmt.Errorf("read forwarder: %w", err)
+	}
+	d.inherited = len(st.Services) > 0
 	if d.vantage.ns.IsOpen() {
 		if err := d.fwd.Attach(vantageNear); err != nil {
 			return fmt.Errorf("attach forwarder to the probe's interface: %w", err)

@@ -69,25 +69,37 @@ func (d *drains) without(p netip.Prefix) []edge.Drain {
 	return slices.DeleteFunc(slices.Clone(d.list), func(o edge.Drain) bool { return o.Prefix == p })
 }
 
-// keep writes the list beside the file, syncs it and renames: after a power cut
-// either the old or the new list is there.
+// keep writes the list; on an error the old one is in force.
 func (d *drains) keep(list []edge.Drain) error {
 	b, err := json.MarshalIndent(list, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode drains: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(d.path), 0o755); err != nil {
-		return fmt.Errorf("make state folder: %w", err)
-	}
-	tmp := d.path + ".new"
-	if err := writeSynced(tmp, append(b, '\n')); err != nil {
-		return fmt.Errorf("keep drains: %w", err)
-	}
-	if err := os.Rename(tmp, d.path); err != nil {
+	if err := replaceFile(d.path, append(b, '\n')); err != nil {
 		return fmt.Errorf("keep drains: %w", err)
 	}
 	d.list = list
 	return nil
+}
+
+// replaceFile writes beside the file, syncs it, renames, and syncs the folder:
+// after a power cut either the old or the new content is there.
+func replaceFile(path string, b []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make state folder: %w", err)
+	}
+	if err := writeSynced(path+".new", b); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func writeSynced(path string, b []byte) error {

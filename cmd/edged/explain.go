@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/catchment-dev/edge"
 )
@@ -69,7 +71,7 @@ func (d *daemon) explainFlow(what string, f edge.Flow) (edge.Explanation, error)
 	e.Lines = append(e.Lines,
 		fmt.Sprintf("%s: %s", v.Action, v.Reason),
 		fmt.Sprintf("service %s", v.Service),
-		fmt.Sprintf("backend %s: %s", cmpOr(string(v.Backend), "none"), by),
+		fmt.Sprintf("backend %s: %s", cmp.Or(string(v.Backend), "none"), by),
 	)
 	return e, nil
 }
@@ -181,6 +183,9 @@ func explainFleet(e edge.Explanation, st edge.SystemStatus, p netip.Prefix) edge
 	}
 	return e
 }
+
+// clock is how a time of day is written.
+func clock(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
 
 func sentence(s string, why edge.Reason) string {
 	if why == "" {

@@ -1,13 +1,8 @@
 package main
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
-
-// clock is how a time of day is written in explanations.
-func clock(t time.Time) string { return t.UTC().Format("15:04:05 MST") }
 
 // The metrics of edged. Each is read from the snapshot when it is scraped.
 var (

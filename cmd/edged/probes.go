@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -62,7 +61,14 @@ func (d *daemon) probers() map[edge.ProbeKind]health.Prober {
 	}
 }
 
-func (d *daemon) probeForwarder(context.Context, edge.Probe) error { return d.fwd.Attached() }
+// probeForwarder fails too while the tables cannot be applied: the program runs,
+// but on what is no longer so.
+func (d *daemon) probeForwarder(context.Context, edge.Probe) error {
+	if err := d.tableErr.Load(); err != nil {
+		return *err
+	}
+	return d.fwd.Attached()
+}
 
 // probeRegions counts the regions that edgeproxy reaches. A proxy that does not
 // answer is another probe's matter: here it is unknown.
@@ -109,6 +115,3 @@ func (d *daemon) service(id edge.ServiceID) (edge.Service, bool) {
 	}
 	return c.Fleet.Services[i], true
 }
-
-// dialFunc opens a connection.
-type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)

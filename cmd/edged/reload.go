@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -30,10 +31,9 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if key := needsRestart(old.Local, parsed.Local, old.Fleet, parsed.Fleet); key != "" {
-		return nil, fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", key)
+	if err := d.mayReload(old, parsed); err != nil {
+		return nil, err
 	}
-	changes := edge.Diff(old, parsed)
 	leaves := carryOver(parsed, old, d.onAirNow())
 	next := leaves.with(parsed)
 	statuses := d.monitor.Statuses()
@@ -45,33 +45,60 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 	if err := d.fwd.Apply(ctx, table(next, d.seed, statuses)); err != nil {
 		return nil, fmt.Errorf("apply table: %w", err)
 	}
-	if err := d.proxy.reload(ctx); err != nil {
-		if back := d.fwd.Apply(ctx, d.applied); back != nil {
-			d.applyErr = back // the next turn tries again
-		}
-		return nil, err
+	if err := d.proxy.reload(ctx, leaves.services); err != nil {
+		d.appliedAt = time.Time{} // has the next turn apply the old table again
+		return nil, errors.Join(err, tidyHost(next, old))
 	}
 	d.base, d.leaving = parsed, leaves
 	d.adoptConfig(next, statuses)
-	d.log.Info("configuration applied", "generation", d.generation, "changes", len(changes))
-	return changes, nil
+	d.hostErr = tidyHost(old, next)
+	d.log.Info("configuration applied", "generation", d.generation)
+	return edge.Diff(old, parsed), nil
+}
+
+// mayReload refuses what a running edged can't change.
+func (d *daemon) mayReload(old, parsed *edge.Config) error {
+	if !d.loop.adopted {
+		return errors.New("edgebgp has not yet said what it announces; nothing was applied")
+	}
+	if key := needsRestart(old.Local, parsed.Local, old.Fleet, parsed.Fleet); key != "" {
+		return fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", key)
+	}
+	if why := dropsRoutes(d.loop.bgp, parsed.Local.Speaker, d.loop.state); why != "" {
+		return fmt.Errorf("node.bgp has changed, and %s: edgectl drain, wait until it is withdrawn, reload, edgectl undrain; nothing was applied", why)
+	}
+	return nil
 }
 
 func (d *daemon) adoptConfig(next *edge.Config, statuses []edge.Status) {
 	d.cfg.Store(next)
 	d.generation++
-	d.applied, d.applyErr = table(next, d.seed, statuses), nil
+	d.applied, d.appliedAt = table(next, d.seed, statuses), time.Now()
+	d.tableErr.Store(nil)
 	d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
 	d.monitor.Set(allProbes(next))
+	d.loop.forget(next)
+	d.proxy.keep(d.leaving.services)
+	d.remember()
 }
 
 // carryFromSpeaker is carryOver for a fresh start: edgebgp announces what an
 // earlier edged, with an earlier configuration, told it to.
 func (d *daemon) carryFromSpeaker() {
-	d.leaving = carryOver(d.base, d.base, d.loop.state.Announcements)
-	if len(d.leaving.prefixes) > 0 {
-		d.adoptConfig(d.leaving.with(d.base), d.monitor.Statuses())
+	before := d.base
+	if d.previous != nil {
+		before = d.previous
 	}
+	d.leaving = carryOver(d.base, before, d.loop.state.Announcements)
+	next := d.leaving.with(d.base)
+	if len(d.leaving.prefixes) > 0 {
+		d.cfg.Store(next)
+		d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
+		d.monitor.Set(allProbes(next))
+		d.proxy.keep(d.leaving.services)
+	}
+	d.hostErr = errors.Join(prepareHost(next), tidyHost(before, next))
+	d.remember()
 }
 
 // drainOf is the order that concerns p: an operator's, or that the
@@ -101,17 +128,23 @@ func (d *daemon) departed(now time.Time) {
 	})
 	next := d.leaving.with(d.base)
 	d.adoptConfig(next, d.monitor.Statuses())
-	d.applied = edge.Table{} // has the next turn apply it
-	d.loop.forget(next)
+	d.appliedAt = time.Time{} // has the next turn apply it
 	d.hostErr = tidyHost(before, next)
 }
 
 // settleTime is how long the services of a withdrawn prefix are still served.
 const settleTime = 5 * time.Second
 
-// onAirNow are the prefixes that edgebgp announces.
+// onAirNow are the prefixes on the air. The configuration in force has them all:
+// what an earlier one announced is carried over.
 func (d *daemon) onAirNow() []edge.Announcement {
-	return slices.DeleteFunc(slices.Clone(d.loop.sent.Announcements), func(a edge.Announcement) bool { return !d.loop.onAir[a.Net] })
+	var out []edge.Announcement
+	for _, p := range d.config().Fleet.Prefixes {
+		if d.loop.onAir[p.Net] {
+			out = append(out, edge.Announcement{Net: p.Net, Normal: p.Announce, Degraded: p.Degraded})
+		}
+	}
+	return out
 }
 
 // needsRestart names the first setting that a running edged can't change.
@@ -190,8 +223,10 @@ func orphans(old, next *edge.Config, p netip.Prefix) []edge.Service {
 	return out
 }
 
+// highestFloor is the floor of a prefix of which nothing is known any more; a
+// fleet of one site has none.
 func highestFloor(c *edge.Config) int {
-	k := 1
+	k := min(1, len(c.Fleet.Sites)-1)
 	for _, p := range c.Fleet.Prefixes {
 		k = max(k, p.MinSites)
 	}

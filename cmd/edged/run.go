@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
@@ -63,8 +64,13 @@ func (d *daemon) control(ctx context.Context) error {
 // only once the forwarder knows its services.
 func (d *daemon) turn(ctx context.Context) {
 	statuses := d.monitor.Statuses()
-	d.apply(ctx, statuses)
-	if d.applyErr == nil {
+	if !d.loop.adopted && d.loop.adopt(ctx) {
+		d.carryFromSpeaker()
+	}
+	if d.mayApply() {
+		d.apply(ctx, statuses)
+	}
+	if d.loop.adopted {
 		d.decide(ctx, statuses)
 	}
 	if d.loop.speakerErr == nil { // else it grows old
@@ -75,21 +81,27 @@ func (d *daemon) turn(ctx context.Context) {
 	d.show(statuses)
 }
 
-// decide runs the loop once edgebgp has told what it announces: before, this
-// process may have been restarted while its prefixes are on the air.
-func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
-	if !d.loop.adopted {
-		if !d.loop.adopt(ctx) {
-			return
-		}
-		d.carryFromSpeaker()
+// mayApply says whether the tables are this process's to fill. Those of the
+// process before stay until it is known what is on the air and which backends
+// are up: a restart must not put a dead backend back, nor drop what is leaving.
+func (d *daemon) mayApply() bool {
+	if d.inherited && d.loop.adopted && d.monitor.Settled() {
+		d.inherited = false
 	}
-	now := time.Now()
-	d.loop.step(ctx, inputs{
-		now: now, config: d.config(), generation: d.generation,
+	return !d.inherited
+}
+
+// decide runs the loop and forgets what has left.
+func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
+	in := inputs{
+		now: time.Now(), config: d.config(), generation: d.generation,
 		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf,
-	})
-	d.departed(now)
+	}
+	if err := d.tableErr.Load(); err != nil {
+		in.notReady = edge.Reason(fmt.Sprintf("the forwarder's table could not be applied: %v", *err))
+	}
+	d.loop.step(ctx, in)
+	d.departed(in.now)
 }
 
 // reapply is how often an unchanged table is applied again: the forwarder then
@@ -99,14 +111,16 @@ const reapply = 10 * time.Second
 // apply fills the forwarder's tables when they have changed.
 func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 	t := table(d.config(), d.seed, statuses)
-	if d.applyErr == nil && reflect.DeepEqual(t, d.applied) && time.Since(d.appliedAt) < reapply {
+	if d.tableErr.Load() == nil && reflect.DeepEqual(t, d.applied) && time.Since(d.appliedAt) < reapply {
 		return
 	}
 	d.appliedAt = time.Now()
-	if d.applyErr = d.fwd.Apply(ctx, t); d.applyErr != nil {
-		d.log.Error("apply table", "err", d.applyErr)
+	if err := d.fwd.Apply(ctx, t); err != nil {
+		d.log.Error("apply table", "err", err)
+		d.tableErr.Store(&err)
 		return
 	}
+	d.tableErr.Store(nil)
 	d.applied = t
 }
 
@@ -130,10 +144,6 @@ func (d *daemon) show(statuses []edge.Status) {
 	}
 	st.Alarms = d.alarms(st)
 	d.snapshot.Store(st)
-	select {
-	case d.changed <- struct{}{}:
-	default:
-	}
 }
 
 // alarms are the conditions that need a person, worst first.
@@ -148,19 +158,24 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	if err := d.fwd.Attached(); err != nil {
 		add("the forwarder is not attached: %v", err)
 	}
-	if d.applyErr != nil {
-		add("the forwarder's table could not be applied: %v", d.applyErr)
+	if err := d.tableErr.Load(); err != nil {
+		add("the forwarder's table could not be applied: %v", *err)
 	}
 	if d.loop.speakerErr != nil {
 		add("edgebgp does not answer: %v", d.loop.speakerErr)
 	}
 	for _, p := range st.Speaker.Peers {
 		if p.Session != "established" {
-			add("BGP peer %s is %s: %s", p.ID, p.Session, cmpOr(p.LastErr, "no error yet"))
+			add("BGP peer %s is %s: %s", p.ID, p.Session, cmp.Or(p.LastErr, "no error yet"))
 		}
 	}
-	if _, age, err := d.proxy.last(); err != nil || age > 5*time.Second {
+	if d.loop.bgpWaits != "" {
+		add("node.bgp of the configuration is not in force: %s; to apply it, drain the node", d.loop.bgpWaits)
+	}
+	if px, age, err := d.proxy.last(); err != nil || age > 5*time.Second {
 		add("edgeproxy does not answer: %v", err)
+	} else if px.ConfigHash != st.ConfigHash {
+		add("edgeproxy runs another configuration than edged: run edgectl reload")
 	}
 	if len(st.Guard.Members) > 0 && !slices.ContainsFunc(st.Guard.Members, func(m edge.MemberState) bool { return m.Alive && m.Node != st.Node }) {
 		add("no other node can be reached by gossip: nothing can be withdrawn")
@@ -173,13 +188,3 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	}
 	return out
 }
-
-func cmpOr(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
-// Changed signals a new snapshot to the console.
-func (d *daemon) Changed() <-chan struct{} { return d.changed }

@@ -68,32 +68,31 @@ func backendStates(statuses []edge.Status) map[edge.ProbeID]edge.ProbeState {
 	return m
 }
 
-// eligible returns which targets may get new flows: those not down that have a
-// weight; if there are none, the ones that are down and have a weight (a
-// probe may be wrong, and a ring without backends serves nobody); and so on
-// for those of weight 0.
+// eligible returns which targets get new flows: the first set that is not empty
+// of those with a weight that are up, not known yet, down (a probe may be wrong,
+// and a ring without backends serves nobody), and then of those of weight 0. So
+// a backend that is new gets nothing before its probe has passed, while others
+// are up.
 func eligible(ts []target, states map[edge.ProbeID]edge.ProbeState) []target {
-	up := func(t target) bool { return states[t.probe] != edge.Down }
-	for _, want := range []func(target) bool{
-		func(t target) bool { return up(t) && t.weight > 0 },
-		func(t target) bool { return !up(t) && t.weight > 0 },
-		up,
-	} {
-		if in := slices.Collect(filter(ts, want)); len(in) > 0 {
-			return in
-		}
-	}
-	return ts
-}
-
-func filter[T any](in []T, keep func(T) bool) func(yield func(T) bool) {
-	return func(yield func(T) bool) {
-		for _, v := range in {
-			if keep(v) && !yield(v) {
-				return
+	for _, weighted := range []bool{true, false} {
+		for _, want := range []edge.ProbeState{edge.Up, edge.Unknown, edge.Down} {
+			in := slices.DeleteFunc(slices.Clone(ts), func(t target) bool {
+				return t.state(states) != want || (t.weight > 0) != weighted
+			})
+			if len(in) > 0 {
+				return in
 			}
 		}
 	}
+	return nil
+}
+
+// state is that of the target's probe; one without a probe counts as up.
+func (t target) state(states map[edge.ProbeID]edge.ProbeState) edge.ProbeState {
+	if t.check.Kind == "" {
+		return edge.Up
+	}
+	return states[t.probe]
 }
 
 // table is all that the forwarder needs, from the configuration and the state
@@ -117,10 +116,20 @@ func table(c *edge.Config, seed [16]byte, statuses []edge.Status) edge.Table {
 
 func tableService(c *edge.Config, s edge.Service, states map[edge.ProbeID]edge.ProbeState) edge.TableService {
 	ts := edge.TableService{ID: s.ID, VIP: s.VIP, Protocol: s.Protocol, Encap: s.Encap}
-	for _, b := range eligible(targets(c, s), states) {
-		// A ring of weights that are all 0 would be empty: they are all that is
-		// left, so they share alike.
-		ts.Backends = append(ts.Backends, edge.TableBackend{ID: b.id, Addr: b.addr, Weight: max(b.weight, 1), Local: b.local})
+	all := targets(c, s)
+	in := eligible(all, states)
+	for _, b := range all {
+		entry := edge.TableBackend{ID: b.id, Addr: b.addr, Weight: max(b.weight, 1), Local: b.local}
+		switch {
+		case slices.ContainsFunc(in, func(o target) bool { return o.id == b.id }):
+			// A ring of weights that are all 0 would be empty: if they are all
+			// that is left, they share alike.
+		case b.weight == 0 && b.state(states) != edge.Down:
+			entry.Drain = true // keeps the flows it has
+		default:
+			continue
+		}
+		ts.Backends = append(ts.Backends, entry)
 	}
 	return ts
 }
@@ -153,7 +162,7 @@ func summaries(c *edge.Config, statuses []edge.Status) []edge.ServiceSummary {
 		all := targets(c, s)
 		in := eligible(all, states)
 		for _, t := range all {
-			b := edge.BackendSummary{ID: t.id, Addr: t.addr, Weight: t.weight, Local: t.local, State: states[t.probe]}
+			b := edge.BackendSummary{ID: t.id, Addr: t.addr, Weight: t.weight, Local: t.local, State: t.state(states)}
 			b.InRing = slices.ContainsFunc(in, func(o target) bool { return o.id == t.id })
 			b.Reason = ringReason(b, errs[t.probe])
 			sum.Backends = append(sum.Backends, b)

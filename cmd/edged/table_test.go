@@ -4,7 +4,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/catchment-dev/edge"
 )
@@ -46,12 +48,12 @@ func TestTargetsOfOtherSite(t *testing.T) {
 // TestEligible: the first set that is not empty wins.
 func TestEligible(t *testing.T) {
 	mk := func(id edge.BackendID, w int) target {
-		return target{id: id, weight: w, probe: edge.ProbeID(id)}
+		return target{id: id, weight: w, probe: edge.ProbeID(id), check: edge.Probe{Kind: edge.ProbeTCP}}
 	}
 	for _, tt := range []struct {
 		name string
 		in   []target
-		down []edge.ProbeID
+		down []edge.ProbeID // ids that begin with "new" are unknown, the rest up
 		want []edge.BackendID
 	}{
 		{"all up", []target{mk("a", 1), mk("b", 1)}, nil, []edge.BackendID{"a", "b"}},
@@ -61,9 +63,18 @@ func TestEligible(t *testing.T) {
 		{"down with a weight beats up without", []target{mk("a", 0), mk("b", 1)}, []edge.ProbeID{"b"}, []edge.BackendID{"b"}},
 		{"only weight 0", []target{mk("a", 0), mk("b", 0)}, []edge.ProbeID{"a"}, []edge.BackendID{"b"}},
 		{"only weight 0 and down", []target{mk("a", 0)}, []edge.ProbeID{"a"}, []edge.BackendID{"a"}},
+		{"a new one waits while another is up", []target{mk("a", 1), mk("new", 1)}, nil, []edge.BackendID{"a"}},
+		{"a new one before one that is down", []target{mk("a", 1), mk("new", 1)}, []edge.ProbeID{"a"}, []edge.BackendID{"new"}},
+		{"nothing is known", []target{mk("new1", 1), mk("new2", 1)}, nil, []edge.BackendID{"new1", "new2"}},
+		{"without a probe", []target{{id: "x", weight: 1}, mk("new", 1)}, nil, []edge.BackendID{"x"}},
 		{"none", nil, nil, nil},
 	} {
 		states := map[edge.ProbeID]edge.ProbeState{}
+		for _, in := range tt.in {
+			if !strings.HasPrefix(string(in.id), "new") {
+				states[in.probe] = edge.Up
+			}
+		}
 		for _, d := range tt.down {
 			states[d] = edge.Down
 		}
@@ -76,6 +87,53 @@ func TestEligible(t *testing.T) {
 			if got[i] != tt.want[i] {
 				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 			}
+		}
+	}
+}
+
+// TestWeightZeroDrains: a backend of weight 0 gets no new flows and keeps its
+// old ones.
+func TestWeightZeroDrains(t *testing.T) {
+	c := testConfig()
+	s := edge.Service{ID: "dns", VIP: netip.MustParseAddrPort("198.51.100.53:53"), Protocol: edge.UDP, Backends: []edge.Backend{
+		{ID: "d1", Addr: netip.MustParseAddr("192.0.2.8"), Weight: 100},
+		{ID: "d2", Addr: netip.MustParseAddr("192.0.2.9"), Weight: 0},
+	}}
+	got := tableService(c, s, nil).Backends
+	if len(got) != 2 || got[0].Drain || !got[1].Drain {
+		t.Errorf("backends: %+v", got)
+	}
+}
+
+func TestDropsRoutes(t *testing.T) {
+	peer := func(id edge.PeerID, hold time.Duration) edge.Peer { return edge.Peer{ID: id, ASN: 65001, Hold: hold} }
+	speaker := func(asn uint32, peers ...edge.Peer) edge.Speaker { return edge.Speaker{ASN: asn, Peers: peers} }
+	held := func(ids ...edge.PeerID) edge.SpeakerState {
+		st := edge.SpeakerState{Announcements: []edge.Announcement{{Net: p4}}}
+		for _, id := range ids {
+			st.Peers = append(st.Peers, edge.PeerState{ID: id, Session: "established", Held: []edge.HeldPrefix{{Net: p4}}})
+		}
+		return st
+	}
+	old := speaker(1, peer("r1", 9), peer("r2", 9))
+	for _, tt := range []struct {
+		name  string
+		next  edge.Speaker
+		st    edge.SpeakerState
+		drops bool
+	}{
+		{"nothing changes", old, held("r1", "r2"), false},
+		{"a peer more", speaker(1, peer("r1", 9), peer("r2", 9), peer("r3", 9)), held("r1", "r2"), false},
+		{"one of two changes", speaker(1, peer("r1", 3), peer("r2", 9)), held("r1", "r2"), false},
+		{"one of two goes", speaker(1, peer("r2", 9)), held("r1", "r2"), false},
+		{"the only one that holds it changes", speaker(1, peer("r1", 3), peer("r2", 9)), held("r1"), true},
+		{"both change", speaker(1, peer("r1", 3), peer("r2", 3)), held("r1", "r2"), true},
+		{"all go", speaker(1), held("r1", "r2"), true},
+		{"another AS", speaker(2, peer("r1", 9), peer("r2", 9)), held("r1", "r2"), true},
+		{"another AS, nobody holds anything", speaker(2, peer("r1", 9)), held(), false},
+	} {
+		if why := dropsRoutes(old, tt.next, tt.st); (why != "") != tt.drops {
+			t.Errorf("%s: %q", tt.name, why)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,12 +87,12 @@ func proxyDies(ctx context.Context, t *Teller) error {
 	if err := t.mayLeave(ctx, b); err != nil {
 		return err
 	}
-	w, err := t.watch(lab.Prefix4)
+	w, err := t.watch()
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	_, err = t.during(ctx, lab.Load{URL: URL, Rate: 20, For: 5 * time.Minute, Timeout: 2 * time.Second}, []string{"client-a", "client-b"}, func(ctx context.Context) error {
+	results, err := t.during(ctx, lab.Load{URL: URL, Rate: 20, For: 5 * time.Minute, Timeout: 2 * time.Second}, []string{"client-a", "client-b"}, func(ctx context.Context) error {
 		proxy.RestartNever()
 		start := time.Now()
 		if err := proxy.Kill(ctx); err != nil {
@@ -112,7 +113,11 @@ func proxyDies(ctx context.Context, t *Teller) error {
 		t.Say("client-b: served by site %s, region %s, after %s", a.Site, a.Region, since(start))
 		return comesBack(ctx, t, b, proxy)
 	})
-	return errors.Join(err, w.neverLost())
+	if err != nil {
+		return err
+	}
+	// client-b's own site is the one that dies; client-a has nothing to do with it.
+	return errors.Join(unharmed(results, "client-a"), w.neverLost())
 }
 
 // promiseLease is the lab's fleet.guard.promise_lease.
@@ -142,6 +147,7 @@ func (t *Teller) mayLeave(ctx context.Context, b *lab.Box) error {
 // anything is withdrawn, withdrawn with promises.
 func leavesInOrder(ctx context.Context, t *Teller, b *lab.Box, start time.Time) error {
 	var seen []edge.Rung
+	degraded := false
 	err := until(ctx, b.Name()+" has withdrawn", func() error {
 		d, err := decision(ctx, b)
 		if err != nil {
@@ -151,6 +157,11 @@ func leavesInOrder(ctx context.Context, t *Teller, b *lab.Box, start time.Time) 
 			seen = append(seen, d.Rung)
 			t.Say("%s: %s after %s%s", b.Name(), d.Rung, since(start), because(d.Reason))
 		}
+		if d.Rung.WantsOut() && !degraded {
+			if degraded, err = heldDegraded(ctx, b); err != nil {
+				return err
+			}
+		}
 		if d.Rung != edge.Withdrawn {
 			return fmt.Errorf("it is %s", d.Rung)
 		}
@@ -159,10 +170,29 @@ func leavesInOrder(ctx context.Context, t *Teller, b *lab.Box, start time.Time) 
 	if err != nil {
 		return err
 	}
+	if !degraded || !slices.ContainsFunc(seen, edge.Rung.WantsOut) {
+		return fmt.Errorf("%s went %v; its router held it degraded before: %t", b.Name(), seen, degraded)
+	}
 	if _, err := t.explained(ctx, b, lab.Prefix4.String()); err != nil {
 		return err
 	}
 	return t.rung(ctx, b, edge.Withdrawn)
+}
+
+// heldDegraded says whether the box's router was sent the degraded path.
+func heldDegraded(ctx context.Context, b *lab.Box) (bool, error) {
+	var st edge.SpeakerState
+	if err := b.Ask(ctx, lab.Speaker, "/v1/state", &st); err != nil {
+		return false, err
+	}
+	for _, peer := range st.Peers {
+		for _, h := range peer.Held {
+			if h.Net == lab.Prefix4 && h.Prepend > 0 && slices.Contains(h.Communities, edge.GracefulShutdown) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // comesBack restarts the proxy and checks the hysteresis: the prefix returns,
@@ -189,7 +219,7 @@ func comesBack(ctx context.Context, t *Teller, b *lab.Box, proxy *lab.Daemon) er
 }
 
 func sharedFails(ctx context.Context, t *Teller) error {
-	w, err := t.watch(lab.Prefix4)
+	w, err := t.watch()
 	if err != nil {
 		return err
 	}
@@ -311,7 +341,7 @@ func regionOverflows(ctx context.Context, t *Teller) error {
 }
 
 func edgedDies(ctx context.Context, t *Teller) error {
-	w, err := t.watch(lab.Prefix4)
+	w, err := t.watch()
 	if err != nil {
 		return err
 	}
@@ -330,12 +360,7 @@ func edgedDies(ctx context.Context, t *Teller) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range results {
-		if n := len(r.result.Failed()); n > 0 || len(r.result) == 0 {
-			return fmt.Errorf("%d of %d requests of %s failed", n, len(r.result), r.client)
-		}
-	}
-	if err := w.quiet(); err != nil {
+	if err := errors.Join(unharmed(results, clients()...), w.quiet()); err != nil {
 		return err
 	}
 	t.Say("routers: no change of the route on any of them")

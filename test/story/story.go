@@ -174,18 +174,20 @@ func (t *Teller) during(ctx context.Context, l lab.Load, clients []string, f fun
 	return out, err
 }
 
-// watches records one prefix on every router.
+// watches records both prefixes on every router.
 type watches map[string]*lab.RouteWatch
 
-func (t *Teller) watch(p netip.Prefix) (watches, error) {
+func (t *Teller) watch() (watches, error) {
 	out := watches{}
 	for name, r := range t.Lab.Routers {
-		w, err := r.Watch(p)
-		if err != nil {
-			out.close()
-			return nil, err
+		for _, p := range []netip.Prefix{lab.Prefix4, lab.Prefix6} {
+			w, err := r.Watch(p)
+			if err != nil {
+				out.close()
+				return nil, err
+			}
+			out[fmt.Sprintf("%s, %s", name, p)] = w
 		}
-		out[name] = w
 	}
 	return out, nil
 }
@@ -196,28 +198,39 @@ func (w watches) close() {
 	}
 }
 
-// neverLost is an error if a router was without the prefix at any moment.
+// neverLost is an error if a router was without a prefix at any moment.
 func (w watches) neverLost() error {
 	var errs []error
-	for name, one := range w {
+	for where, one := range w {
 		lost, err := one.Lost()
 		if err != nil {
 			errs = append(errs, err)
 		}
 		if len(lost) > 0 {
-			errs = append(errs, fmt.Errorf("%s lost the prefix %d times, first at %s", name, len(lost), lost[0].At.Format("15:04:05.000")))
+			errs = append(errs, fmt.Errorf("%s: lost %d times, first at %s", where, len(lost), lost[0].At.Format("15:04:05.000")))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// quiet is an error if anything changed about the prefix on any router.
+// quiet is an error if anything changed about a prefix on any router.
 func (w watches) quiet() error {
 	var errs []error
-	for name, one := range w {
+	for where, one := range w {
 		events, err := one.Events()
 		if err != nil || len(events) > 0 {
-			errs = append(errs, fmt.Errorf("%s saw %d changes of the route, %w", name, len(events), err))
+			errs = append(errs, fmt.Errorf("%s: %d changes of the route, %w", where, len(events), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unharmed is an error if a request of one of the clients failed.
+func unharmed(results []traffic, clients ...string) error {
+	var errs []error
+	for _, r := range results {
+		if n := len(r.result.Failed()); slices.Contains(clients, r.client) && (n > 0 || len(r.result) == 0) {
+			errs = append(errs, fmt.Errorf("%d of %d requests of %s failed", n, len(r.result), r.client))
 		}
 	}
 	return errors.Join(errs...)
