@@ -5,6 +5,8 @@ GO := $(shell command -v go || echo /usr/local/go/bin/go)
 export PATH := $(dir $(GO)):$(PATH)
 
 SHELL := /bin/bash
+# A clone that belongs to somebody else has a version that git does not tell.
+VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
 .PHONY: help build generate check test demo bench clean
 
@@ -14,7 +16,7 @@ help: ## this list
 build: ## the four commands, in out/bin
 	sh test/install.sh go
 	mkdir -p out/bin
-	$(GO) build -trimpath -o out/bin/ ./cmd/...
+	$(GO) build -trimpath -buildvcs=$(VCS) -o out/bin/ ./cmd/...
 
 generate: ## compile the BPF program into the package that loads it
 	$(GO) generate ./xdp
@@ -35,7 +37,8 @@ test: ## everything that must hold; installs what it needs
 
 demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves it up)
 	@sh test/install.sh demo
-	$(GO) run ./test/demo $(if $(KEEP),-keep)
+	@mkdir -p out/bin && $(GO) build -buildvcs=$(VCS) -o out/bin/demo ./test/demo
+	@exec out/bin/demo $(if $(KEEP),-keep)
 
 bench: ## the benchmarks; writes out/bench
 	sh test/install.sh test

@@ -19,6 +19,8 @@ type checker struct {
 	sitesWhole bool
 	// prefixesWhole says that all prefixes could be read.
 	prefixesWhole bool
+	// without4 and without6 have nodes that lack an address: see nodesWithout.
+	without4, without6 map[SiteID]NodeID
 }
 
 // checkConfig checks c and fills in the defaults that depend on the whole.
@@ -112,6 +114,7 @@ func (k *checker) probeSource(path string, a netip.Addr) {
 
 func (k *checker) peers() {
 	s := k.c.Local.Speaker
+	k.most("node.bgp.peers", len(s.Peers), MaxPeers)
 	unique(k, "node.bgp.peers", ".name", s.Peers, func(p Peer) PeerID { return p.ID })
 	unique(k, "node.bgp.peers", ".address", s.Peers, func(p Peer) netip.Addr { return p.Addr })
 	for i, p := range s.Peers {
@@ -119,6 +122,12 @@ func (k *checker) peers() {
 		unique(k, path+".families", "", p.Families, func(f Family) Family { return f })
 		if p.Addr.IsValid() && p.LocalAddr.IsValid() && p.Addr.Is4() != p.LocalAddr.Is4() {
 			k.fail(path+".local_address", "%s is not of the family of the peer's address %s", p.LocalAddr, p.Addr)
+		}
+		if p.Addr.IsValid() && p.LocalAddr == p.Addr {
+			k.fail(path+".local_address", "%s is the address of the peer; expected one of this box", p.LocalAddr)
+		}
+		if p.ASN != 0 && p.ASN == s.ASN {
+			k.fail(path+".asn", "%d is our own, node.bgp.asn; expected another: only eBGP is spoken", p.ASN)
 		}
 		if p.Keepalive*3 > p.Hold && p.Hold > 0 {
 			k.fail(path+".keepalive", "%s is more than a third of the hold time %s", short(p.Keepalive), short(p.Hold))
@@ -129,8 +138,16 @@ func (k *checker) peers() {
 	}
 }
 
+// most reports a list of which the rest of the appliance takes fewer.
+func (k *checker) most(path string, n, most int) {
+	if n > most && !k.bad[path] {
+		k.fail(path, "expected at most %d in this list, found %d", most, n)
+	}
+}
+
 func (k *checker) nodes() {
 	f := &k.c.Fleet
+	k.trusted()
 	k.siteIndex, k.sitesWhole = unique(k, "fleet.sites", ".name", f.Sites, func(s Site) SiteID { return s.ID })
 	unique(k, "fleet.nodes", ".name", f.Nodes, func(n Node) NodeID { return n.ID })
 	unique(k, "fleet.nodes", ".gossip", f.Nodes, func(n Node) netip.AddrPort { return n.Gossip })
@@ -145,6 +162,21 @@ func (k *checker) nodes() {
 	}
 }
 
+// trusted: every address of a node takes a place in each forwarder.
+func (k *checker) trusted() {
+	n := 0
+	for _, node := range k.c.Fleet.Nodes {
+		for _, a := range []netip.Addr{node.Addr4, node.Addr6} {
+			if a.IsValid() {
+				n++
+			}
+		}
+	}
+	if n > MaxTrusted {
+		k.fail("fleet.nodes", "the nodes have %d addresses; expected at most %d", n, MaxTrusted)
+	}
+}
+
 // site checks a reference to a site.
 func (k *checker) site(path string, id SiteID) {
 	if _, ok := k.siteIndex[id]; !ok && k.sitesWhole && id != "" {
@@ -156,15 +188,15 @@ func (k *checker) site(path string, id SiteID) {
 func (k *checker) prefixes() {
 	f := &k.c.Fleet
 	_, k.prefixesWhole = unique(k, "fleet.prefixes", ".prefix", f.Prefixes, func(p Prefix) netip.Prefix { return p.Net })
-	without4, without6 := k.nodesWithout()
+	k.without4, k.without6 = k.nodesWithout()
 	for i := range f.Prefixes {
 		p, path := &f.Prefixes[i], fmt.Sprintf("fleet.prefixes[%d]", i)
 		k.minSites(path+".min_sites", p, len(k.sites)-1)
 		k.needs(path, p.Needs)
 		// The next hop of an announcement has the family of the prefix.
-		lacking := without4
+		lacking := k.without4[""]
 		if p.Net.Addr().Is6() {
-			lacking = without6
+			lacking = k.without6[""]
 		}
 		if p.Net.IsValid() && lacking != "" {
 			k.fail(path+".prefix", "node %s has no address of this family and could not announce %s", lacking, p.Net)
@@ -172,19 +204,23 @@ func (k *checker) prefixes() {
 	}
 }
 
-// nodesWithout returns the first node without an address of each family; ""
-// if every node has one, or has an error there.
-func (k *checker) nodesWithout() (v4, v6 NodeID) {
+// nodesWithout returns, of each site, a node without an address of each family;
+// under "" the first such node of all. Nodes that have an error there do not
+// count.
+func (k *checker) nodesWithout() (v4, v6 map[SiteID]NodeID) {
+	v4, v6 = map[SiteID]NodeID{}, map[SiteID]NodeID{}
 	for i, n := range k.c.Fleet.Nodes {
 		at := fmt.Sprintf("fleet.nodes[%d]", i)
 		if k.bad[at] {
 			continue
 		}
-		if v4 == "" && !n.Addr4.IsValid() && !k.bad[at+".address4"] {
-			v4 = n.ID
-		}
-		if v6 == "" && !n.Addr6.IsValid() && !k.bad[at+".address6"] {
-			v6 = n.ID
+		for _, site := range []SiteID{"", n.Site} {
+			if v4[site] == "" && !n.Addr4.IsValid() && !k.bad[at+".address4"] {
+				v4[site] = n.ID
+			}
+			if v6[site] == "" && !n.Addr6.IsValid() && !k.bad[at+".address6"] {
+				v6[site] = n.ID
+			}
 		}
 	}
 	return v4, v6

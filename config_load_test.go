@@ -161,13 +161,13 @@ func TestParseLarge(t *testing.T) {
 	section("sites", 1000, "{name: s#}")
 	section("nodes", 1000, `{name: n#, site: s#, address4: 10.0.@, gossip: "10.0.@:7946"}`)
 	section("prefixes", 1000, "{prefix: 20.@.0/24}")
-	section("services", 1000, `{name: v#, vip: 20.@.1, port: 53, protocol: udp, backends: [{name: a, address: 10.9.@}]}`)
+	section("services", MaxServices, `{name: v#, vip: 20.@.1, port: 53, protocol: udp, backends: [{name: a, address: 10.9.@}]}`)
 	began := time.Now()
 	c, err := Parse("f", []byte(b.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); len(c.Fleet.Services) != 1000 || took > 20*time.Second {
+	if took := time.Since(began); len(c.Fleet.Services) != MaxServices || took > 20*time.Second {
 		t.Errorf("%d services in %s", len(c.Fleet.Services), took)
 	}
 }

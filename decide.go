@@ -71,6 +71,10 @@ type Facts struct {
 	Drain *Drain
 	// Permit is the guard's last answer.
 	Permit Permit
+	// Floor is how many sites must announce the prefix; Others how many other
+	// sites are known to, or -1 while this node has not had the time to hear. Any
+	// number that is large enough says that another node of this site does.
+	Floor, Others int
 	// NotReady says why a prefix that is not on the air cannot be announced yet,
 	// whatever its health; empty: it can.
 	NotReady Reason
@@ -161,8 +165,15 @@ func unknownReason(c Condition) Reason {
 
 // leave is for a prefix that wants off the air, or must not come on. Sickness
 // outranks an operator's order, which can wait.
+//
+// A sick prefix that is off the air comes back as a last resort when fewer sites
+// than the floor announce it: those that promised to stay have died since, and a
+// service that is perhaps broken is better than none. Who was drained stays
+// out: somebody may have his hands in the box.
 func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 	switch {
+	case !f.OnAir && severity == SeveritySick && f.Others >= 0 && f.Others < f.Floor && f.Drain == nil && f.NotReady == "":
+		return LastResort, why + Reason(fmt.Sprintf("; announced all the same: %d other sites announce it, and %d must", f.Others, f.Floor)), severity
 	case !f.OnAir && f.Last.Rung == Withheld || !f.OnAir && f.Last.Rung == "":
 		return Withheld, why, 0
 	case !f.OnAir:

@@ -52,6 +52,12 @@ func TestDecide(t *testing.T) {
 		{"drained", Facts{OnAir: true, Settled: true, Drain: drain, Condition: condition(Healthy, 0, "")}, Leaving, "drained: maintenance"},
 		{"drained and gone", Facts{Settled: true, Last: Decision{Rung: Leaving}, Drain: drain, Condition: condition(Healthy, 0, "")}, Withdrawn, "drained: maintenance"},
 		{"drained at boot", Facts{Settled: true, Drain: drain, Condition: condition(Healthy, 0, "")}, Withheld, "drained: maintenance"},
+		{"withdrawn, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Condition: sick}, LastResort, "0 other sites announce it, and 1 must"},
+		{"sick since the boot, and nobody announces", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withheld}, Condition: sick}, LastResort, "announced all the same"},
+		{"sick since the boot, nobody heard yet", Facts{Settled: true, Floor: 1, Others: -1, Condition: sick}, Withheld, "web-vip is down"},
+		{"withdrawn, and enough others announce", Facts{Settled: true, Floor: 1, Others: 1, Last: Decision{Rung: Withdrawn}, Condition: sick}, Withdrawn, "web-vip is down"},
+		{"drained and sick, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Drain: drain, Condition: sick}, Withdrawn, "web-vip is down"},
+		{"drained, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Drain: drain, Condition: condition(Healthy, 0, "")}, Withdrawn, "drained"},
 		{"sick outranks drained", Facts{OnAir: true, Settled: true, Drain: drain, Condition: sick}, Leaving, "web-vip is down"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

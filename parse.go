@@ -2,6 +2,7 @@ package edge
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"time"
 )
@@ -63,8 +64,18 @@ func (r *reader) forwarder(o *object) ForwarderConfig {
 	}
 }
 
-// asn is an AS number (RFC 6793). 0 is reserved (RFC 7607).
-func asn() rule[uint32] { return number[uint32](1, 4294967295) }
+// asn is an AS number (RFC 6793).
+func asn() rule[uint32] {
+	const takes = "AS number 1 to 4294967294, not 23456 or 65535"
+	digits := number[uint32](0, math.MaxUint32)
+	return rule[uint32]{takes: takes, bare: true, parse: func(s string) (uint32, error) {
+		n, err := digits.parse(s)
+		if err != nil || !IsASN(n) {
+			return 0, fmt.Errorf("%s is not an AS number from 1 to 4294967294; 23456 and 65535 are reserved", clip(s, 64))
+		}
+		return n, nil
+	}}
+}
 
 func (r *reader) speaker(o *object, self Node) Speaker {
 	return Speaker{

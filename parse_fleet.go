@@ -27,11 +27,25 @@ func (r *reader) fleetNode(o *object) Node {
 	return Node{
 		ID:         need(o, "name", name[NodeID]()),
 		Site:       need(o, "site", name[SiteID]()),
-		Addr4:      want(o, "address4", address(4), none[netip.Addr]()),
-		Addr6:      want(o, "address6", address(6), none[netip.Addr]()),
+		Addr4:      want(o, "address4", nodeAddress(4), none[netip.Addr]()),
+		Addr6:      want(o, "address6", nodeAddress(6), none[netip.Addr]()),
 		Gossip:     need(o, "gossip", socket(false)),
 		HealthPort: want(o, "health_port", port[uint16](), or(uint16(9181))),
 	}
+}
+
+// nodeAddress is an address of a node: the other boxes send to it, and routers
+// that are told of it as a next hop.
+func nodeAddress(version int) rule[netip.Addr] {
+	host := address(version)
+	takes := host.takes + ", neither loopback nor link-local"
+	return rule[netip.Addr]{takes: takes, parse: func(s string) (netip.Addr, error) {
+		a, err := host.parse(s)
+		if err == nil && !IsReachable(a) {
+			return netip.Addr{}, fmt.Errorf("%s cannot be reached from elsewhere: expected an %s", s, takes)
+		}
+		return a, err
+	}}
 }
 
 // prefixes reads the prefixes. The default of min_sites is filled in by the
@@ -56,12 +70,15 @@ func (r *reader) prefixes(o *object) []Prefix {
 // attributes sorts the communities: their order means nothing.
 func (r *reader) attributes(o *object) Attributes {
 	a := Attributes{
-		Prepend:     want(o, "prepend", number[int](0, 10), or(0)),
+		Prepend:     want(o, "prepend", number[int](0, MaxPrepend), or(0)),
 		MED:         want(o, "med", number[uint32](0, 4294967295), or(uint32(0))),
 		Communities: list(o, "communities", community(), 0, "default []"),
 	}
 	slices.Sort(a.Communities)
 	a.Communities = slices.Compact(a.Communities)
+	if n := len(a.Communities); n > MaxCommunities {
+		r.fail(o.path+".communities", "expected at most %d different communities, found %d", MaxCommunities, n)
+	}
 	return a
 }
 

@@ -13,6 +13,8 @@ import (
 
 func (k *checker) services() {
 	f := &k.c.Fleet
+	k.most("fleet.services", len(f.Services), MaxServices)
+	k.backendCount()
 	unique(k, "fleet.services", ".name", f.Services, func(s Service) ServiceID { return s.ID })
 	type vip struct {
 		addr  netip.AddrPort
@@ -80,6 +82,7 @@ func (k *checker) backends(path string, s Service) {
 	for i, b := range s.Backends {
 		at := fmt.Sprintf("%s.backends[%d]", path, i)
 		k.site(at+".site", b.Site)
+		k.sender(at+".address", b)
 		if b.Addr == s.VIP.Addr() && b.Addr.IsValid() {
 			k.fail(at+".address", "%s is the VIP itself", b.Addr)
 		}
@@ -92,6 +95,44 @@ func (k *checker) backends(path string, s Service) {
 	for _, site := range k.sites {
 		if !everywhere && !served[site] {
 			k.fail(path+".backends", "site %s needs backends with a weight above 0: it announces the VIP and would drop all of its traffic", site)
+		}
+	}
+}
+
+// sender: a node sends to a backend from its own address of that family.
+func (k *checker) sender(path string, b Backend) {
+	lacks := k.without4
+	if b.Addr.Is6() {
+		lacks = k.without6
+	}
+	if node := lacks[b.Site]; b.Addr.IsValid() && node != "" {
+		k.fail(path, "node %s uses this backend and has no address of the family of %s to send from", node, b.Addr)
+	}
+}
+
+// backendCount: the forwarder of each node holds the backends that its site
+// uses, of all services.
+func (k *checker) backendCount() {
+	nodes := map[SiteID]int{}
+	for _, n := range k.c.Fleet.Nodes {
+		nodes[n.Site]++
+	}
+	shared, proxied, own := 0, 0, map[SiteID]int{}
+	for _, s := range k.c.Fleet.Services {
+		if s.Proxied {
+			proxied++
+		}
+		for _, b := range s.Backends {
+			if b.Site == "" {
+				shared++
+			}
+			own[b.Site]++
+		}
+	}
+	for _, site := range k.sites {
+		if n := shared + own[site] + proxied*nodes[site]; n > MaxBackends {
+			k.fail("fleet.services", "site %s uses %d backends, a node counting once for each proxied service; expected at most %d", site, n, MaxBackends)
+			return
 		}
 	}
 }

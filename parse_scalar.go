@@ -273,7 +273,7 @@ func address(version int) rule[netip.Addr] {
 		if err != nil || a.Zone() != "" || a.Is4In6() || version == 4 && !a.Is4() || version == 6 && !a.Is6() {
 			return netip.Addr{}, fmt.Errorf("%s is not an %s", quote(s), takes)
 		}
-		if a.IsMulticast() || a.IsUnspecified() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		if !IsHost(a) {
 			return netip.Addr{}, fmt.Errorf("%s is not the address of one host", s)
 		}
 		return a, nil
@@ -307,8 +307,8 @@ func network() rule[netip.Prefix] {
 			return netip.Prefix{}, fmt.Errorf("%s is not a prefix, like 192.0.2.0/24 or 2001:db8::/48", quote(s))
 		case p != p.Masked():
 			return netip.Prefix{}, fmt.Errorf("%s has bits behind its length: expected %s", s, p.Masked())
-		case p.Bits() == 0 || p.Addr().IsMulticast():
-			return netip.Prefix{}, fmt.Errorf("%s is not a prefix that can be announced", s)
+		case !IsAnnounceable(p):
+			return netip.Prefix{}, fmt.Errorf("%s cannot be announced: expected a unicast prefix, not /0, loopback or link-local", s)
 		}
 		return p, nil
 	}}
@@ -317,7 +317,7 @@ func network() rule[netip.Prefix] {
 // file is an absolute path.
 func file() rule[string] {
 	return rule[string]{takes: "absolute path", parse: func(s string) (string, error) {
-		if !filepath.IsAbs(s) || len(s) > 4095 {
+		if !filepath.IsAbs(s) || len(s) > 4095 || strings.ContainsRune(s, 0) {
 			return "", fmt.Errorf("%s is not an absolute path", quote(s))
 		}
 		return s, nil

@@ -1,12 +1,20 @@
 // Package backbone chooses, for each request, the nearest region that has room
 // and an upstream in it.
 //
-// It owns the measuring of the regions (connect RTT and check of each
-// upstream), this node's demand, and the waterfall that divides the capacity
-// of the regions among the nodes: a pure function of what all nodes know, so
-// that they need no controller. It never talks to other nodes (edged brings
-// their rows), never carries a request and never decides what is announced. It
-// runs in edgeproxy.
+// It owns the measuring of the regions (the connect RTT of each upstream, and
+// when its check runs), this node's demand, and the waterfall that divides the
+// capacity of the regions among the nodes: a pure function of what all nodes
+// know, so that they need no controller. It never speaks HTTP (the check is its
+// Options' Probe), never talks to other nodes (edged brings their rows), never
+// carries a request and never decides what is announced. It runs in edgeproxy.
+//
+// A node may send a region its allowance, one second's worth of it at once.
+// When its allowances are used up everywhere it takes, rather than refuse, from
+// what the waterfall has left for the growth of the other nodes. The sum over
+// all nodes stays within the capacity of a region as long as each knows the
+// demand of the others; a demand is known to them, and its growth at once, by
+// the next round and gossip. Until then a region can get at most its allowances
+// and, from each node whose demand grows, that rest.
 package backbone
 
 import (
@@ -44,7 +52,12 @@ type Options struct {
 	// Node is this node: a row of this name from others is ignored.
 	Node    edge.NodeID
 	Regions []edge.Region
-	Log     *slog.Logger
+	// Probe runs a check that is more than a connect (kind http): p has its URL
+	// and Addr filled in, ctx the deadline. Errors that wrap edge.ErrUnknown
+	// change nothing, all others are failures. It is called by one goroutine
+	// for each upstream. Required.
+	Probe func(ctx context.Context, p edge.Probe) error
+	Log   *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -55,17 +68,17 @@ type Selector struct {
 	node  edge.NodeID
 	log   *slog.Logger
 	now   func() time.Time
-	probe probeFunc
+	check func(ctx context.Context, p edge.Probe) error
+	dial  dialFunc
 	ready chan struct{}
 	// changed tells Run that the set of upstreams is another one; size 1.
 	changed chan struct{}
 
 	mu      sync.Mutex
-	regions []*region // in the order of the configuration
-	order   []*region // nearest first
-	fleet   []edge.FleetRow
-	fleetAt time.Time // when fleet came
-	offered int       // requests since the last round
+	regions []*region             // in the order of the configuration
+	order   []*region             // nearest first
+	fleet   map[edge.NodeID]heard // the other nodes
+	offered int                   // requests since the last round
 	demand  float64
 	roundAt time.Time
 	refused map[error]uint64
@@ -80,15 +93,15 @@ type region struct {
 	sent      int // since the last round
 	sentRate  float64
 	computed  []float64 // allowances of the last rounds, newest last
-	spare     bucket    // what nobody is known to need
+	spare     bucket    // what nobody is known to need and bucket does not have
 }
 
 // New returns a Selector that may already pick: by the order of the
 // configuration until there is an RTT, and with nobody else in the fleet.
 func New(o Options) *Selector {
 	s := &Selector{
-		node: o.Node, log: o.Log, now: o.Now, probe: probeUpstream,
-		ready: make(chan struct{}), changed: make(chan struct{}, 1), refused: map[error]uint64{},
+		node: o.Node, log: o.Log, now: o.Now, check: o.Probe, dial: dialUpstream,
+		ready: make(chan struct{}), changed: make(chan struct{}, 1), refused: map[error]uint64{}, fleet: map[edge.NodeID]heard{},
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -136,7 +149,8 @@ func (s *Selector) SetRegions(list []edge.Region) {
 	for _, cfg := range list {
 		r := &region{Region: cfg}
 		if before := old[cfg.ID]; before != nil {
-			r.rtt, r.bucket, r.sentRate = before.rtt, before.bucket, before.sentRate
+			r.rtt, r.bucket, r.spare = before.rtt, before.bucket, before.spare
+			r.sent, r.sentRate = before.sent, before.sentRate
 		}
 		for _, u := range cfg.Upstreams {
 			r.upstreams = append(r.upstreams, keepUpstream(old[cfg.ID], u, cfg))
@@ -151,11 +165,26 @@ func (s *Selector) SetRegions(list []edge.Region) {
 	}
 }
 
-// SetFleet replaces what is known of the other nodes.
+// SetFleet tells what the other nodes have said. A node that is not among them
+// is not forgotten: its row grows old. Gossip that is lost, or an edged that has
+// just started, must not look like room. A row without regions is that of a node
+// whose proxy has not been asked yet: it says nothing.
 func (s *Selector) SetFleet(f edge.FleetLoad) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fleet, s.fleetAt = f.Rows, s.now()
+	now := s.now()
+	for _, row := range f.Rows {
+		h := heard{row.Load, now.Add(-max(row.Age, 0))} // what is said tomorrow would stay for ever
+		if row.Node != s.node && len(row.Load.Regions) > 0 && !h.at.Before(s.fleet[row.Node].at) {
+			s.fleet[row.Node] = h
+		}
+	}
+}
+
+// heard is what a node has said, and when.
+type heard struct {
+	load edge.LoadRow
+	at   time.Time
 }
 
 // Load returns this node's demand and view: what the other nodes need for
@@ -199,9 +228,10 @@ func (s *Selector) round() {
 
 // rise is smooth that follows an increase almost at once: the other nodes have
 // to hear of a demand before they may claim the same room, and to hear of a
-// little too much for a moment does no harm.
+// little too much for a moment does no harm. A round that comes early is too
+// short to tell a rate: two requests in a millisecond are not 2,000 a second.
 func rise(rate float64, n int, dt float64) float64 {
-	return max(smooth(rate, n, dt), 0.9*float64(n)/dt)
+	return max(smooth(rate, n, dt), 0.9*float64(n)/max(dt, roundEvery.Seconds()))
 }
 
 // smooth is an exponentially weighted mean of a rate over uneven intervals. It
@@ -252,8 +282,10 @@ func (s *Selector) allot(afresh bool) {
 		if extra := len(r.computed) - settleRounds - 1; extra > 0 {
 			r.computed = r.computed[extra:]
 		}
-		r.bucket.setRate(now, slices.Min(r.computed))
-		r.spare.setRate(now, spare[r.ID])
+		use := slices.Min(r.computed)
+		r.bucket.setRate(now, use)
+		// What is computed but not in use yet is room as well.
+		r.spare.setRate(now, spare[r.ID]+mine[r.ID]-use)
 	}
 }
 
@@ -269,13 +301,14 @@ func (s *Selector) rows(now time.Time) []Row {
 		own.Load.Regions = append(own.Load.Regions, v)
 	}
 	rows := []Row{own}
-	for _, f := range s.fleet {
-		left := remains(f.Age + now.Sub(s.fleetAt))
-		if f.Node == s.node || left <= 0 {
+	for node, h := range s.fleet {
+		left := remains(now.Sub(h.at))
+		if left <= 0 {
+			delete(s.fleet, node)
 			continue
 		}
-		f.Load.Demand *= left
-		rows = append(rows, Row{Node: f.Node, Load: f.Load})
+		h.load.Demand *= left
+		rows = append(rows, Row{Node: node, Load: h.load})
 	}
 	return rows
 }

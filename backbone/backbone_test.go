@@ -33,8 +33,11 @@ func twoRegions() []edge.Region {
 }
 
 func newSelector(regions []edge.Region) *Selector {
-	return New(Options{Node: "me", Regions: regions, Log: slog.New(slog.DiscardHandler)})
+	return New(Options{Node: "me", Regions: regions, Probe: noProbe, Log: slog.New(slog.DiscardHandler)})
 }
+
+// noProbe is for selectors whose checks are all of kind tcp, or are not run.
+func noProbe(context.Context, edge.Probe) error { panic("asked for more than a connect") }
 
 func mustPick(t *testing.T, s *Selector, allowed []edge.RegionID, tried ...edge.UpstreamID) Choice {
 	t.Helper()
@@ -200,13 +203,56 @@ func TestSetRegionsKeepsWhatStays(t *testing.T) {
 	}
 }
 
+// TestSetRegionsGivesNothingAway: a reload refills no bucket and forgets no
+// request of the round.
+func TestSetRegionsGivesNothingAway(t *testing.T) {
+	now := time.Unix(1000, 0)
+	regions := regionsOf(10)
+	regions[0].Upstreams = []edge.Upstream{{ID: "u"}}
+	s := New(Options{Node: "me", Regions: regions, Probe: noProbe, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+	s.SetFleet(edge.FleetLoad{Rows: []edge.FleetRow{{Node: "other", Load: rowOf("other", 0, ms).Load}}})
+	s.SetRegions(regions)
+	taken := 0
+	for range 20 { // reloads
+		for {
+			if _, err := s.Pick(nil, nil); err != nil {
+				break
+			}
+			taken++
+		}
+		s.SetRegions(regions)
+	}
+	if taken != 10 {
+		t.Errorf("%d requests at once to a region of 10 a second", taken)
+	}
+	now = now.Add(time.Second)
+	s.round()
+	if sent := s.Load().Regions[0].Sent; sent < 4 {
+		t.Errorf("sent %v: the reloads have forgotten the requests before them", sent)
+	}
+}
+
+// TestRise: an early round is too short to tell a rate.
+func TestRise(t *testing.T) {
+	for _, tt := range []struct {
+		rate        float64
+		n           int
+		dt          float64
+		least, most float64
+	}{{0, 100, 1, 90, 90}, {100, 0, 1, 50, 52}, {0, 2, 0.001, 0, 2}, {0, 200, 2, 90, 100}, {50, 50, 1, 50, 50}} {
+		if got := rise(tt.rate, tt.n, tt.dt); got < tt.least || got > tt.most {
+			t.Errorf("rise(%v, %d, %v) = %v, want %v to %v", tt.rate, tt.n, tt.dt, got, tt.least, tt.most)
+		}
+	}
+}
+
 // TestRun runs the whole on synctest's clock, with the network faked.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSelector(twoRegions())
 		var dead atomic.Bool
 		var asked atomic.Int64
-		s.probe = func(ctx context.Context, at netip.AddrPort, _ edge.Probe) (time.Duration, error) {
+		s.dial = func(ctx context.Context, at netip.AddrPort) (time.Duration, error) {
 			asked.Add(1)
 			if at.Addr() == netip.MustParseAddr("192.0.2.3") {
 				time.Sleep(5 * ms)

@@ -4,7 +4,7 @@ import "time"
 
 // burstTime is how much of a rate may come at once. Arrivals are not evenly
 // spaced, and a node whose demand begins is known to the others, and so has its
-// allowance, only after a second or two.
+// allowance, only after a second or two: until then it lives on what it saved.
 const burstTime = time.Second
 
 // bucket is a token bucket. The zero value has no tokens and no rate.

@@ -1,17 +1,13 @@
 package backbone
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,8 +26,6 @@ const (
 	// that are equally near must not swap places every second.
 	rttStep  = 0.1
 	rttFloor = 50 * time.Microsecond
-	// checkBody is how much of an answer is searched for the expected text.
-	checkBody = 64 << 10
 )
 
 // upstream is what is known of one upstream.
@@ -112,7 +106,7 @@ func (s *Selector) checkOne(ctx context.Context, u *upstream) {
 	defer tick.Stop()
 	for {
 		one, cancel := context.WithTimeout(ctx, orDefault(u.check.Timeout, 500*time.Millisecond))
-		rtt, err := s.probe(one, u.Addr, u.check)
+		rtt, err := s.measure(one, u)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -215,61 +209,36 @@ func (r *region) publishRTT() {
 	}
 }
 
-// probeFunc runs one check and returns the time that connecting took.
-type probeFunc func(ctx context.Context, at netip.AddrPort, p edge.Probe) (time.Duration, error)
+// dialFunc opens a TCP connection and returns how long that took.
+type dialFunc func(ctx context.Context, at netip.AddrPort) (time.Duration, error)
 
-// probeUpstream connects to an upstream and, for a check of kind http, asks for
-// its path.
-func probeUpstream(ctx context.Context, at netip.AddrPort, p edge.Probe) (time.Duration, error) {
-	var d net.Dialer
+// measure connects to u and has its check run over a connection of the
+// check's own. For a check of kind tcp the connect is the check.
+func (s *Selector) measure(ctx context.Context, u *upstream) (time.Duration, error) {
+	p := u.check
+	rtt, err := s.dial(ctx, u.Addr)
+	if err != nil || p.Kind == edge.ProbeTCP || p.Kind == "" {
+		return rtt, err
+	}
+	p.Addr = u.Addr
+	p.URL = "http://" + u.Addr.String() + p.Path
+	return rtt, s.check(ctx, p)
+}
+
+// dialUpstream is the dialFunc of the real network.
+func dialUpstream(ctx context.Context, at netip.AddrPort) (time.Duration, error) {
+	d := net.Dialer{KeepAlive: -1} // it does not live that long
 	start := time.Now()
 	c, err := d.DialContext(ctx, "tcp", at.String())
 	if err != nil {
 		return 0, fmt.Errorf("connect: %w", cause(err))
 	}
 	rtt := time.Since(start)
-	defer c.Close()
-	if p.Kind != edge.ProbeHTTP {
-		return rtt, nil
+	if t, ok := c.(*net.TCPConn); ok {
+		t.SetLinger(0) // a reset: no port is kept for a minute by each measurement
 	}
-	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
-	if err := ask(c, at.String(), p); err != nil {
-		return rtt, fmt.Errorf("get %s: %w", p.Path, cause(err))
-	}
+	c.Close() // nothing was sent
 	return rtt, nil
-}
-
-func ask(c net.Conn, host string, p edge.Probe) error {
-	if p.Host != "" {
-		host = p.Host
-	}
-	path := p.Path
-	if path == "" {
-		path = "/"
-	}
-	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: edgeproxy\r\nConnection: close\r\n\r\n", path, host); err != nil {
-		return err
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, 2*checkBody)), nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	want := p.Status
-	if want == 0 {
-		want = http.StatusOK
-	}
-	if resp.StatusCode != want {
-		return fmt.Errorf("status %d instead of %d", resp.StatusCode, want)
-	}
-	if p.Body == "" {
-		return nil
-	}
-	b, err := io.ReadAll(io.LimitReader(resp.Body, checkBody))
-	if !strings.Contains(string(b), p.Body) {
-		return errors.Join(fmt.Errorf("%q is not in the answer", p.Body), err)
-	}
-	return nil
 }
 
 // cause shortens a network error to what an operator needs, and marks those
@@ -283,14 +252,16 @@ func cause(err error) error {
 	if !errors.As(err, &sys) {
 		return err
 	}
-	if isLocal(sys.Err) {
+	if sys.Syscall != "connect" || isLocal(sys.Err) {
 		return fmt.Errorf("%w: %w", edge.ErrUnknown, sys.Err)
 	}
 	return sys.Err
 }
 
+// isLocal says whether an error of connect(2) is about this box. EAGAIN is: no
+// entry in the routing cache, or no port.
 func isLocal(err error) bool {
-	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EADDRNOTAVAIL}, func(e error) bool {
+	return slices.ContainsFunc([]error{unix.ENOMEM, unix.ENOBUFS, unix.EADDRNOTAVAIL, unix.EAGAIN}, func(e error) bool {
 		return errors.Is(err, e)
 	})
 }

@@ -16,7 +16,8 @@ const dialErrors = 3
 type Choice struct {
 	Region   edge.RegionID
 	Upstream edge.Upstream
-	// Spill says why it is not the nearest region; empty if it is.
+	// Spill says why it is not the nearest region, or why it is more than this
+	// node's allowance; empty if it is neither.
 	Spill edge.Reason
 	// Done must be called when the request is over, with an error only if the
 	// upstream could not be connected to. Calls after the first do nothing.
@@ -59,9 +60,11 @@ func (s *Selector) Pick(allowed []edge.RegionID, tried []edge.UpstreamID) (Choic
 
 // overdraw is for when this node has used up its allowances everywhere: before
 // a request is refused, it may take from what a region has left when all known
-// demand is served. To refuse is right when the fleet is full, not when one
-// node's share is. Nodes whose demand begins within the same second or two may
-// so send a region more than its capacity, until they have heard of each other.
+// demand is served, and which its own allowance is only one share of. To refuse
+// is right when the fleet is full, not when one node's share is. Nodes whose
+// demand begins within the same second or two may so send a region more than
+// its capacity, until they have heard of each other; a node alone never does.
+// The caller holds s.mu.
 func (s *Selector) overdraw(allowed []edge.RegionID, tried []edge.UpstreamID) (Choice, bool) {
 	now := s.now()
 	for _, r := range s.order {
@@ -69,7 +72,7 @@ func (s *Selector) overdraw(allowed []edge.RegionID, tried []edge.UpstreamID) (C
 			continue
 		}
 		if u := r.leastBusy(tried); u != nil && r.spare.take(now) {
-			return s.choose(r, u, "this node's share of all regions is used up"), true
+			return s.choose(r, u, "this node's share of every region is used up"), true
 		}
 	}
 	return Choice{}, false

@@ -37,7 +37,7 @@ func newWorld(t *testing.T, capacity []float64, rtt [][]time.Duration) *world {
 	}
 	for i := range rtt {
 		w.nodes = append(w.nodes, New(Options{
-			Node: edge.NodeID(fmt.Sprintf("n%d", i)), Regions: regions, Log: slog.New(slog.DiscardHandler),
+			Node: edge.NodeID(fmt.Sprintf("n%d", i)), Regions: regions, Probe: noProbe, Log: slog.New(slog.DiscardHandler),
 			Now: func() time.Time { return w.now },
 		}))
 		for j, d := range rtt[i] {
@@ -270,6 +270,21 @@ func TestSimulationNoGossip(t *testing.T) {
 	w.share(0, 1, 0.25, 0.4)
 }
 
+// TestSimulationAlone: a node that is all there is never sends a region more
+// than its capacity and one burst, however suddenly its demand begins.
+func TestSimulationAlone(t *testing.T) {
+	capacity := []float64{100, 100}
+	w := newWorld(t, capacity, [][]time.Duration{{ms, 9 * ms}})
+	w.demand = []float64{0}
+	w.run(5 * time.Second)
+	w.demand[0] = 900
+	w.run(5 * time.Second)
+	w.within(capacity)
+	if n := len(w.sent["r0"]) + len(w.sent["r1"]); n < 1000 || w.refused < 3000 {
+		t.Errorf("%d sent, %d refused", n, w.refused)
+	}
+}
+
 // TestFleetRowsFade: the demand of a node that is not heard of any more is held
 // for ten seconds and then goes down to nothing.
 func TestFleetRowsFade(t *testing.T) {
@@ -279,6 +294,12 @@ func TestFleetRowsFade(t *testing.T) {
 		{Node: "near", Load: rowOf("near", 100, ms).Load},
 		{Node: "n0", Load: rowOf("n0", 100, ms).Load}, // an echo of ourselves
 	}})
+	// A row of the future is one of now, and makes room for the next.
+	s.SetFleet(edge.FleetLoad{Rows: []edge.FleetRow{{Node: "near", Age: -time.Hour, Load: rowOf("near", 50, ms).Load}}})
+	s.SetFleet(edge.FleetLoad{Rows: []edge.FleetRow{{Node: "near", Load: rowOf("near", 100, ms).Load}}})
+	// An edged that has just started knows nobody, or only that a node is there.
+	s.SetFleet(edge.FleetLoad{})
+	s.SetFleet(edge.FleetLoad{Rows: []edge.FleetRow{{Node: "near"}}})
 	for _, tt := range []struct {
 		after time.Duration
 		want  float64

@@ -37,8 +37,9 @@ func Waterfall(regions []edge.Region, rows []Row) map[edge.NodeID]map[edge.Regio
 	return allowances
 }
 
-// divide is Waterfall that also returns what each region has left when all
-// known demand is served, in requests a second.
+// divide is Waterfall that also returns, in requests a second, how much of what
+// a region has left is in the allowances of the others: for each node that
+// reaches it the same number, since the rest is split equally.
 func divide(regions []edge.Region, rows []Row) (allowances map[edge.NodeID]map[edge.RegionID]float64, spare map[edge.RegionID]float64) {
 	w := newWaterfall(regions, rows)
 	for _, p := range w.pairs {
@@ -48,10 +49,9 @@ func divide(regions []edge.Region, rows []Row) (allowances map[edge.NodeID]map[e
 		w.left[p.region] -= take
 	}
 	spare = make(map[edge.RegionID]float64, len(regions))
-	for region, n := range w.left {
-		spare[region] = float64(n) / milli
+	for region, share := range w.splitRest() {
+		spare[region] = float64(w.left[region]-share) / milli
 	}
-	w.splitRest()
 	out := make(map[edge.NodeID]map[edge.RegionID]float64, len(rows))
 	for node, given := range w.given {
 		out[node] = make(map[edge.RegionID]float64, len(given))
@@ -104,14 +104,19 @@ func newWaterfall(regions []edge.Region, rows []Row) *waterfall {
 	return w
 }
 
-func (w *waterfall) splitRest() {
+// splitRest gives each node its share of what the regions have left, and
+// returns the shares.
+func (w *waterfall) splitRest() map[edge.RegionID]int64 {
 	reach := map[edge.RegionID]int64{}
 	for _, p := range w.pairs {
 		reach[p.region]++
 	}
+	share := make(map[edge.RegionID]int64, len(reach))
 	for _, p := range w.pairs {
-		w.given[p.node][p.region] += w.left[p.region] / reach[p.region]
+		share[p.region] = w.left[p.region] / reach[p.region]
+		w.given[p.node][p.region] += share[p.region]
 	}
+	return share
 }
 
 // scaledCapacity is the capacity of a region times min(1, 1.4 * up/of): a

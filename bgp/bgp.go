@@ -3,15 +3,18 @@
 //
 // It owns the sessions, the paths and the import policy (nothing is ever
 // imported, no kernel route is ever touched). It never decides what to
-// announce: it is handed the whole intent and works out the difference. When
-// the lease on the intent runs out it degrades every announcement and
-// withdraws none. The process edgebgp runs it, and nothing else.
+// announce: it is handed the whole intent and works out the difference. It
+// withdraws only what an intent orders by name, and before the permit of that
+// order ends: not what is forgotten, and when the lease on the intent runs out
+// it degrades every announcement and withdraws none. The process edgebgp runs
+// it, and nothing else.
 package bgp
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -61,6 +64,7 @@ type Speaker struct {
 
 // ask is one call of Set (intent) or State (nil), handed to Run's goroutine.
 type ask struct {
+	ctx    context.Context // the caller's
 	intent *edge.Intent
 	reply  chan answer
 }
@@ -117,15 +121,22 @@ func (s *Speaker) Run(ctx context.Context) error {
 	}
 }
 
-// Set brings about the whole intent: what is not in it is removed, what is in
-// it and runs already is left alone. The same intent again only renews the
-// lease. An intent that is not valid changes nothing; its error matches
-// ErrInvalid and names every fault. Any other error means that a part could
-// not be brought about: adding is tried again each second; removing is not,
-// since the leave to withdraw may have ended by then: say it again. A peer
-// whose key cannot be had or installed is no error: it is refused, and its
-// PeerState says why. A key is read when its peer is added; a new content of
-// the same file is not noticed.
+// Set brings about the whole intent: what is in it and runs already is left
+// alone, peers that are not in it are removed, prefixes are withdrawn if it
+// orders that. The same intent again only renews the lease.
+//
+// An intent that is not valid (ErrInvalid, every fault named), that forgets a
+// prefix (ErrForgotten), that needs a port which is taken, or whose ctx ends
+// before it is begun, changes nothing and renews nothing. Any other error means
+// that a part about prefixes could not be brought about; the rest has been.
+// Announcing is tried again each second. A prefix that could not be withdrawn
+// goes on being announced as before: the leave to withdraw may have ended, so
+// the order has to be given again. A peer that cannot be added or changed is no
+// error: its PeerState says why, and it is tried again each second. A key is
+// read when its peer is added; a new content of the same file is not noticed.
+//
+// The state is that after the call, also beside an error; it is the zero one if
+// the intent is not valid or ctx ended first.
 func (s *Speaker) Set(ctx context.Context, in edge.Intent) (edge.SpeakerState, error) {
 	if err := validate(in); err != nil {
 		return edge.SpeakerState{}, err
@@ -140,7 +151,7 @@ func (s *Speaker) State(ctx context.Context) (edge.SpeakerState, error) {
 }
 
 func (s *Speaker) ask(ctx context.Context, in *edge.Intent) (edge.SpeakerState, error) {
-	a := ask{intent: in, reply: make(chan answer, 1)}
+	a := ask{ctx: ctx, intent: in, reply: make(chan answer, 1)}
 	select {
 	case s.asks <- a:
 	case <-s.done:
@@ -157,19 +168,25 @@ func (s *Speaker) ask(ctx context.Context, in *edge.Intent) (edge.SpeakerState, 
 }
 
 // answer works with Run's context, not with the caller's: a caller that goes
-// away must not leave half an intent behind.
+// away must not leave half an intent behind. But one that has gone already
+// believes that nothing was done, so nothing is.
 func (s *Speaker) answer(ctx context.Context, a ask) answer {
+	if err := a.ctx.Err(); err != nil {
+		return answer{err: err}
+	}
+	var failed error
 	if a.intent != nil {
-		if err := s.accept(ctx, *a.intent); err != nil {
-			return answer{err: err}
-		}
+		failed = s.accept(ctx, *a.intent)
 	}
 	state, err := s.state(ctx)
-	return answer{state, err}
+	return answer{state, errors.Join(failed, err)}
 }
 
-// accept makes in the intent and applies it.
+// accept makes in the intent, with what it could not withdraw, and applies it.
 func (s *Speaker) accept(ctx context.Context, in edge.Intent) error {
+	if err := s.forgotten(in); err != nil {
+		return err
+	}
 	key := keyOf(in.Speaker)
 	if s.engine == nil || s.engine.key != key {
 		// Tried before anything is stopped: a port that is taken must not cost
@@ -181,14 +198,17 @@ func (s *Speaker) accept(ctx context.Context, in edge.Intent) error {
 	if s.lease.expired {
 		s.log.Info("lease renewed: announcing as told again", "expired_for", s.now().Sub(s.lease.end()).Round(time.Millisecond))
 	}
-	s.intent = &in
 	s.lease.renew(s.now(), in.Speaker.Lease)
+	stays, failed := s.withdraw(ctx, in.Withdraw)
+	in.Announcements, in.Withdraw = slices.Concat(in.Announcements, stays), nil
+	s.intent = &in
+	// Behind the withdrawals: a restart amid them announces too much rather
+	// than too little.
 	s.save()
-	var trimmed error
 	if s.engine != nil && s.engine.key == key {
-		trimmed = s.engine.trim(ctx, in.Announcements, in.Speaker.Peers)
+		s.engine.trimPeers(ctx, in.Speaker.Peers)
 	}
-	return errors.Join(trimmed, s.apply(ctx))
+	return errors.Join(failed, s.apply(ctx))
 }
 
 // untilWake is how long Run may sleep. It counts from what was, not from now:

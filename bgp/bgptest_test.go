@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -243,7 +244,7 @@ func (s *speaker) start() {
 	})
 }
 
-// call returns the answer, or the text of its edge.Problem as an error.
+// call returns the answer, with the text of its edge.Problem as an error.
 func (s *speaker) call(method, path string, body any) (st edge.SpeakerState, err error) {
 	var r io.Reader
 	switch b := body.(type) {
@@ -269,11 +270,14 @@ func (s *speaker) call(method, path string, body any) (st edge.SpeakerState, err
 	if resp.StatusCode == http.StatusOK {
 		return st, json.NewDecoder(resp.Body).Decode(&st)
 	}
-	var p edge.Problem
-	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || p.Error == "" {
+	var failed struct {
+		edge.SpeakerState
+		edge.Problem
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&failed); err != nil || failed.Error == "" {
 		return st, fmt.Errorf("status %d without a problem: %v", resp.StatusCode, err)
 	}
-	return st, fmt.Errorf("%d: %s", resp.StatusCode, p.Error)
+	return failed.SpeakerState, fmt.Errorf("%d: %s", resp.StatusCode, failed.Error)
 }
 
 func (s *speaker) set(in edge.Intent) edge.SpeakerState {
@@ -351,6 +355,16 @@ func degraded(in edge.Intent) edge.Intent {
 	in.Announcements = append([]edge.Announcement(nil), in.Announcements...)
 	for i := range in.Announcements {
 		in.Announcements[i].Degrade, in.Announcements[i].Reason = true, "for the test"
+	}
+	return in
+}
+
+// withdrawn is in with orders to withdraw nets before until.
+func withdrawn(in edge.Intent, until time.Time, nets ...netip.Prefix) edge.Intent {
+	in.Announcements = slices.DeleteFunc(slices.Clone(in.Announcements), func(a edge.Announcement) bool { return slices.Contains(nets, a.Net) })
+	in.Withdraw = nil
+	for _, p := range nets {
+		in.Withdraw = append(in.Withdraw, edge.Withdrawal{Net: p, Until: until})
 	}
 	return in
 }

@@ -37,6 +37,9 @@ type engine struct {
 	log       *slog.Logger
 	journal   *journal
 	srv       *server.BgpServer
+	paths     pathTable  // srv
+	peerings  peerTable  // srv
+	read      readTables // srv
 	stopWatch context.CancelFunc
 	routes    map[netip.Prefix]route     // what stands in its table
 	peers     map[netip.Addr]edge.Peer   // what it has been given
@@ -59,6 +62,7 @@ func startEngine(ctx context.Context, o engineOptions) (*engine, error) {
 		peers:    map[netip.Addr]edge.Peer{},
 		refusals: map[netip.Addr]edge.Reason{},
 	}
+	e.paths, e.peerings, e.read = e.srv, e.srv, e.srv
 	go e.srv.Serve() // GoBGP v3 has no way to end it: see Run
 	if err := e.configure(ctx, watch); err != nil {
 		e.stop("") // a listener may be open already

@@ -97,7 +97,9 @@ func load(path string) (edge.Intent, error) {
 
 func decodeKept(b []byte, bootID string) (edge.Intent, error) {
 	var k kept
-	if err := decodeStrict(b, &k); err != nil {
+	// Keys that are not known are ignored: another version of edgebgp may have
+	// written the file.
+	if err := json.Unmarshal(b, &k); err != nil {
 		return edge.Intent{}, fmt.Errorf("decode state file: %w", err)
 	}
 	if k.BootID != bootID {
@@ -107,19 +109,6 @@ func decodeKept(b []byte, bootID string) (edge.Intent, error) {
 		return edge.Intent{}, err
 	}
 	return normal(k.Intent), nil
-}
-
-// decodeStrict takes one JSON value without unknown keys and nothing behind it.
-func decodeStrict(b []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("more behind the end")
-	}
-	return nil
 }
 
 func bootID() (string, error) {

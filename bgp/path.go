@@ -17,15 +17,20 @@ import (
 type route struct {
 	nextHop netip.Addr
 	attrs   edge.Attributes
+	// unsure says that the last call about it has failed: the server may have
+	// carried it out all the same, or do so later. All calls pass through one
+	// channel, so what it is told now comes behind that.
+	unsure bool
 }
 
 func routeOf(a edge.Announcement) route {
 	if a.Degrade {
-		return route{a.NextHop, a.Degraded}
+		return route{nextHop: a.NextHop, attrs: a.Degraded}
 	}
-	return route{a.NextHop, a.Normal}
+	return route{nextHop: a.NextHop, attrs: a.Normal}
 }
 
+// equal compares what is announced, not how sure that is.
 func (r route) equal(o route) bool {
 	return r.nextHop == o.nextHop && r.attrs.Prepend == o.attrs.Prepend && r.attrs.MED == o.attrs.MED &&
 		slices.Equal(r.attrs.Communities, o.attrs.Communities)

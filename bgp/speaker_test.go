@@ -79,15 +79,13 @@ func TestAnnounceDegradeWithdraw(t *testing.T) {
 	}
 
 	// Withdrawing one leaves the other.
-	one := in
-	one.Announcements = in.Announcements[1:]
+	one := withdrawn(in, time.Now().Add(10*time.Second), net4)
 	if st := s.set(one); st.Holders(net4) != 0 || st.Holders(net6) != 1 {
 		t.Errorf("holders of %s: %d, of %s: %d, want 0 and 1", net4, st.Holders(net4), net6, st.Holders(net6))
 	}
 	r.has(net4, nil)
 	r.has(net6, normal6)
-	one.Announcements = nil
-	s.set(one)
+	s.set(withdrawn(one, time.Now().Add(10*time.Second), net6))
 	r.has(net6, nil)
 	r.ns.inFIB(t, false)
 	if p := s.peer("r1"); p.Flaps != 0 || p.LastErr != "" || p.Held != nil {
@@ -135,8 +133,7 @@ func TestFRR(t *testing.T) {
 	if n := deleted(); n != 0 {
 		t.Errorf("the router's kernel lost the route %d times", n)
 	}
-	in.Announcements = nil
-	s.set(in)
+	s.set(withdrawn(in, time.Now().Add(10*time.Second), net4, net6))
 	r.has(net4, nil)
 	r.has(net6, nil)
 	r.ns.inFIB(t, false)

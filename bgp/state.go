@@ -15,6 +15,12 @@ import (
 
 const established = "established"
 
+// readTables is the part of GoBGP's server that is read.
+type readTables interface {
+	ListPeer(context.Context, *api.ListPeerRequest, func(*api.Peer)) error
+	ListPath(context.Context, *api.ListPathRequest, func(*api.Destination)) error
+}
+
 // state reads back what is.
 func (s *Speaker) state(ctx context.Context) (edge.SpeakerState, error) {
 	st := edge.SpeakerState{Started: s.started, Announcements: s.announcements()}
@@ -22,6 +28,8 @@ func (s *Speaker) state(ctx context.Context) (edge.SpeakerState, error) {
 		return st, nil
 	}
 	st.Generation = s.intent.Generation
+	inForce := cloneSpeaker(s.intent.Speaker)
+	st.Speaker = &inForce
 	st.LeaseLeft = s.lease.left(s.now())
 	st.Expired = s.lease.expired
 	if s.engine == nil {
@@ -40,12 +48,16 @@ func (e *engine) state(ctx context.Context, list []edge.Peer) ([]edge.PeerState,
 	if err != nil {
 		return nil, err
 	}
-	out := make([]edge.PeerState, len(list))
-	for i, p := range list {
+	lingering := e.lingering(list)
+	out := make([]edge.PeerState, len(list)+len(lingering))
+	for i, p := range slices.Concat(list, lingering) {
 		rec := e.journal.get(p.Addr)
 		st := edge.PeerState{ID: p.ID, Addr: p.Addr, ASN: p.ASN, Session: "idle", Since: rec.since, Flaps: rec.flaps, LastErr: rec.lastErr}
 		if reason := e.refusals[p.Addr]; reason != "" {
 			st.LastErr = string(reason)
+		}
+		if i >= len(list) {
+			st.LastErr = "not in the intent, but could not be removed: tried again with the next intent"
 		}
 		if l := live[p.Addr]; l != nil {
 			st.Session = sessionName(l.State.GetSessionState())
@@ -63,7 +75,7 @@ func sessionName(s api.PeerState_SessionState) string { return strings.ToLower(s
 func (e *engine) listPeers(ctx context.Context) (map[netip.Addr]*api.Peer, error) {
 	return call(ctx, "list peers", func(ctx context.Context) (map[netip.Addr]*api.Peer, error) {
 		m := map[netip.Addr]*api.Peer{}
-		err := e.srv.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
+		err := e.read.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
 			if a, err := netip.ParseAddr(p.GetConf().GetNeighborAddress()); err == nil {
 				m[a] = p
 			}
@@ -98,7 +110,7 @@ func (e *engine) adjOut(ctx context.Context, addr netip.Addr, f *api.Family) ([]
 	var list []edge.HeldPrefix
 	var bad error
 	req := &api.ListPathRequest{TableType: api.TableType_ADJ_OUT, Name: addr.String(), Family: f}
-	err := e.srv.ListPath(ctx, req, func(d *api.Destination) {
+	err := e.read.ListPath(ctx, req, func(d *api.Destination) {
 		for _, path := range d.Paths {
 			h, err := held(path, e.key.asn)
 			if err != nil {

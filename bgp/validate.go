@@ -15,17 +15,14 @@ import (
 // is written.
 var ErrInvalid = errors.New("intent is not valid")
 
-// Bounds of an intent.
+// Bounds of an intent, beside those that the configuration shares: what Parse
+// of edge takes is valid here.
 const (
 	maxAnnouncements = 10_000
-	maxPeers         = 256
-	maxPrepend       = 10
-	maxCommunities   = 64 // keeps the attributes of a path far below the 4096 bytes of an UPDATE
 	minLease         = 100 * time.Millisecond
 	maxLease         = time.Hour
 	minHold          = 3 * time.Second // RFC 4271 section 4.2
 	maxHold          = 65535 * time.Second
-	asTrans          = 23456 // RFC 6793: stands for a 4-byte AS, is none itself
 )
 
 // faults collects what is wrong with an intent, each with its place.
@@ -39,7 +36,7 @@ func validate(in edge.Intent) error {
 	var f faults
 	f.speaker(in.Speaker)
 	f.peers(in.Speaker)
-	f.announcements(in.Announcements)
+	f.announcements(in)
 	if len(f) == 0 {
 		return nil
 	}
@@ -64,14 +61,14 @@ func (f *faults) speaker(s edge.Speaker) {
 }
 
 func (f *faults) asn(where string, asn uint32) {
-	if asn == 0 || asn == asTrans || asn == 65535 || asn == 1<<32-1 {
+	if !edge.IsASN(asn) {
 		f.addf("%s: ASN %d is reserved", where, asn)
 	}
 }
 
 func (f *faults) peers(s edge.Speaker) {
-	if len(s.Peers) > maxPeers {
-		f.addf("speaker: %d peers are more than %d", len(s.Peers), maxPeers)
+	if len(s.Peers) > edge.MaxPeers {
+		f.addf("speaker: %d peers are more than %d", len(s.Peers), edge.MaxPeers)
 		return
 	}
 	ids, addrs := map[edge.PeerID]bool{}, map[netip.Addr]bool{}
@@ -96,10 +93,10 @@ func (f *faults) peer(where string, s edge.Speaker, p edge.Peer) {
 	if p.ASN == s.ASN {
 		f.addf("%s: ASN %d is our own: only eBGP is spoken", where, p.ASN)
 	}
-	if !isHost(p.Addr) {
+	if !edge.IsHost(p.Addr) {
 		f.addf("%s: address %q is not a unicast address without zone", where, p.Addr)
 	}
-	if p.LocalAddr.IsValid() && (!isHost(p.LocalAddr) || p.LocalAddr.Is4() != p.Addr.Is4() || p.LocalAddr == p.Addr) {
+	if p.LocalAddr.IsValid() && (!edge.IsHost(p.LocalAddr) || p.LocalAddr.Is4() != p.Addr.Is4() || p.LocalAddr == p.Addr) {
 		f.addf("%s: local address %s is not an address of ours of the family of %s", where, p.LocalAddr, p.Addr)
 	}
 	f.families(where, p.Families)
@@ -145,57 +142,64 @@ func (f *faults) timers(where string, p edge.Peer) {
 
 func seconds(d, lo, hi time.Duration) bool { return d >= lo && d <= hi && d%time.Second == 0 }
 
-func (f *faults) announcements(list []edge.Announcement) {
-	if len(list) > maxAnnouncements {
-		f.addf("%d announcements are more than %d", len(list), maxAnnouncements)
+// announcements also judges the withdrawals. The two are bounded together: what
+// cannot be withdrawn is kept among the announcements.
+func (f *faults) announcements(in edge.Intent) {
+	if n := len(in.Announcements) + len(in.Withdraw); n > maxAnnouncements {
+		f.addf("%d announcements and withdrawals are more than %d", n, maxAnnouncements)
 		return
 	}
 	seen := map[netip.Prefix]bool{}
-	for i, a := range list {
+	for i, a := range in.Announcements {
 		where := fmt.Sprintf("announcement %d (%s)", i+1, a.Net)
-		if !isAnycast(a.Net) {
+		if !edge.IsAnnounceable(a.Net) {
 			f.addf("%s: not a unicast prefix without host bits", where)
 		}
 		if seen[a.Net] {
 			f.addf("%s: second announcement of this prefix", where)
 		}
 		seen[a.Net] = true
-		if !isHost(a.NextHop) || a.NextHop.IsLinkLocalUnicast() || a.NextHop.IsLoopback() || a.NextHop.Is4() != a.Net.Addr().Is4() {
+		if !edge.IsReachable(a.NextHop) || a.NextHop.Is4() != a.Net.Addr().Is4() {
 			f.addf("%s: next hop %q is not a routable address of the prefix's family", where, a.NextHop)
 		}
 		f.attributes(where+": normal", a.Normal)
 		f.attributes(where+": degraded", a.Degraded)
 	}
+	f.withdrawals(in.Withdraw, seen)
+}
+
+// withdrawals: an order whose permit has ended is valid, it just comes to
+// nothing.
+func (f *faults) withdrawals(list []edge.Withdrawal, announced map[netip.Prefix]bool) {
+	seen := map[netip.Prefix]bool{}
+	for i, w := range list {
+		where := fmt.Sprintf("withdrawal %d (%s)", i+1, w.Net)
+		switch {
+		case !edge.IsAnnounceable(w.Net):
+			f.addf("%s: not a unicast prefix without host bits", where)
+		case announced[w.Net]:
+			f.addf("%s: the prefix is announced by the same intent", where)
+		case seen[w.Net]:
+			f.addf("%s: second withdrawal of this prefix", where)
+		}
+		seen[w.Net] = true
+	}
 }
 
 func (f *faults) attributes(where string, a edge.Attributes) {
-	if a.Prepend < 0 || a.Prepend > maxPrepend {
-		f.addf("%s: prepend %d is not 0 to %d", where, a.Prepend, maxPrepend)
+	if a.Prepend < 0 || a.Prepend > edge.MaxPrepend {
+		f.addf("%s: prepend %d is not 0 to %d", where, a.Prepend, edge.MaxPrepend)
 	}
-	if len(a.Communities) > maxCommunities {
-		f.addf("%s: %d communities are more than %d", where, len(a.Communities), maxCommunities)
+	if len(a.Communities) > edge.MaxCommunities {
+		f.addf("%s: %d communities are more than %d", where, len(a.Communities), edge.MaxCommunities)
 	}
-}
-
-// isHost says that a can be one end of a session or a next hop.
-func isHost(a netip.Addr) bool {
-	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && !a.IsUnspecified() && !a.IsMulticast()
-}
-
-// isAnycast says that p can be announced. The default route cannot.
-func isAnycast(p netip.Prefix) bool {
-	a := p.Addr()
-	return p.IsValid() && p.Bits() > 0 && p == p.Masked() && isHost(a) && !a.IsLoopback() && !a.IsLinkLocalUnicast()
 }
 
 // normal returns a valid intent with the order taken out of what is a set, and
 // shares no memory with it.
 func normal(in edge.Intent) edge.Intent {
-	in.Speaker.Peers = slices.Clone(in.Speaker.Peers)
-	for i := range in.Speaker.Peers {
-		p := &in.Speaker.Peers[i]
-		p.Families = slices.Sorted(slices.Values(p.Families))
-	}
+	in.Speaker = cloneSpeaker(in.Speaker)
+	in.Withdraw = slices.Clone(in.Withdraw)
 	in.Announcements = slices.Clone(in.Announcements)
 	for i := range in.Announcements {
 		a := &in.Announcements[i]
@@ -203,6 +207,16 @@ func normal(in edge.Intent) edge.Intent {
 		a.Degraded.Communities = sortedSet(a.Degraded.Communities)
 	}
 	return in
+}
+
+// cloneSpeaker returns s with its families sorted, and shares no memory with it.
+func cloneSpeaker(s edge.Speaker) edge.Speaker {
+	s.Peers = slices.Clone(s.Peers)
+	for i := range s.Peers {
+		p := &s.Peers[i]
+		p.Families = slices.Sorted(slices.Values(p.Families))
+	}
+	return s
 }
 
 func sortedSet(c []edge.Community) []edge.Community {

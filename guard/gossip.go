@@ -75,7 +75,7 @@ func (g *Guard) rejoin(ctx context.Context, list *memberlist.Memberlist, spawn f
 			spawn(func() error {
 				defer func() { <-slots }()
 				if _, err := list.Join([]string{string(n.ID) + "/" + n.Gossip.String()}); err != nil {
-					g.log.Debug("node not reached", "node", n.ID, "err", err)
+					g.log.Debug("member not reached", "member", n.ID, "err", err)
 				}
 				return nil
 			})
@@ -209,7 +209,7 @@ func (l *liveness) set(n *memberlist.Node, on bool) {
 	l.mu.Lock()
 	l.on[edge.NodeID(n.Name)] = on
 	l.mu.Unlock()
-	l.log.Info("member", "node", n.Name, "alive", on)
+	l.log.Info("member seen", "member", n.Name, "alive", on)
 	l.changed()
 }
 

@@ -41,14 +41,13 @@ func (s *Server) serve(hard, drain context.Context, at netip.AddrPort, c net.Con
 	defer func() {
 		// One request must not be able to end all the others.
 		if p := recover(); p != nil {
-			s.metrics.panics.Add(1)
-			s.log.Error("panic while serving", "panic", p, "stack", string(debug.Stack()))
+			s.panicked(p)
 			abort(c)
 		}
 	}()
 	gen := s.gen.Load()
 	info := connInfo{client: addrPort(c.RemoteAddr()), vip: at, binding: gen.bindings[at], scheme: "http"}
-	var k codec = h1{header: gen.proxy.HeaderTimeout, idle: gen.proxy.IdleTimeout}
+	var k codec = h1{header: gen.proxy.HeaderTimeout, idle: gen.proxy.IdleTimeout, stall: s.stall}
 	if info.tls {
 		t, err := s.handshake(hard, c, gen.proxy.HeaderTimeout)
 		if err != nil {
@@ -59,11 +58,17 @@ func (s *Server) serve(hard, drain context.Context, at netip.AddrPort, c net.Con
 		st := t.ConnectionState()
 		info.scheme, info.sni, info.ver = "https", st.ServerName, tls.VersionName(st.Version)
 		if st.NegotiatedProtocol == "h2" {
-			k = h2{idle: gen.proxy.IdleTimeout, log: s.log}
+			k = h2{idle: gen.proxy.IdleTimeout, stall: s.stall, log: s.log, panicked: s.panicked}
 		}
 		c = t
 	}
 	k.Serve(hard, drain, c, func(ctx context.Context, r *Request) *Response { return s.handle(ctx, info, r) })
+}
+
+// panicked counts and logs a panic; it is called while that is recovered from.
+func (s *Server) panicked(p any) {
+	s.metrics.panics.Add(1)
+	s.log.Error("panic while serving", "panic", p, "stack", string(debug.Stack()))
 }
 
 func (s *Server) handshake(ctx context.Context, c net.Conn, limit time.Duration) (*tls.Conn, error) {

@@ -16,8 +16,9 @@ import (
 
 // h1 is the codec of HTTP/1.1 and HTTP/1.0.
 type h1 struct {
-	// header bounds the reading of a head, idle the wait for the next one.
-	header, idle time.Duration
+	// header bounds the reading of a head, idle the wait for the next one,
+	// stall a body that stands still.
+	header, idle, stall time.Duration
 }
 
 const (
@@ -111,11 +112,7 @@ func (s *h1conn) serveOne(ctx context.Context, h handler) bool {
 		s.watch(cancel)
 	}
 	a := h1answer{s: s, r: r, body: body, keep: keepAlive(head)}
-	sent, err := a.write(ctx, h)
-	body.close()
-	s.unwatch()
-	a.resp.Done(sent, err)
-	if err != nil {
+	if err := a.serve(ctx, h); err != nil {
 		// Whoever is still there must not see a clean end. A framed answer shows
 		// by itself that it is cut short, and a reset could take away what of
 		// it is on its way.
@@ -163,8 +160,7 @@ func (s *h1conn) answerFault(ctx context.Context, h handler, head http1.RequestH
 	}
 	r := &Request{Fault: f, Proto: "HTTP/1", Method: head.Method, Host: head.Host, Target: head.Target, Header: head.Header}
 	a := h1answer{s: s, r: r, body: &h1body{s: s, body: http1.NewBody(s.br, 0), asked: true}}
-	sent, err := a.write(ctx, h)
-	a.resp.Done(sent, err)
+	a.serve(ctx, h) // it is the last answer, whatever becomes of it
 	s.linger()
 }
 
@@ -201,7 +197,7 @@ func (s *h1conn) unwatch() {
 func (s *h1conn) inform(status int, h http1.Header) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.c.SetWriteDeadline(time.Now().Add(bodyStall))
+	s.c.SetWriteDeadline(time.Now().Add(s.stall))
 	http1.WriteResponse(s.bw, status, statusText(status), h)
 	s.bw.Flush() // the final answer will meet the same error
 }

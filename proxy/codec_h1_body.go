@@ -18,6 +18,7 @@ import (
 var (
 	errBodyOver = errors.New("the request is over")
 	errSend     = errors.New("the client went away")
+	errPanicked = errors.New("a panic, which is in the log of edgeproxy")
 )
 
 // h1body is the body of a request: it asks for it where the client waits to be
@@ -63,11 +64,11 @@ func (b *h1body) arm() bool {
 	}
 	if !b.asked {
 		b.asked = true
-		b.s.c.SetWriteDeadline(time.Now().Add(bodyStall))
+		b.s.c.SetWriteDeadline(time.Now().Add(b.s.stall))
 		http1.WriteResponse(b.s.bw, 100, "Continue", nil)
 		b.s.bw.Flush() // a broken connection shows at the read
 	}
-	b.s.c.SetReadDeadline(time.Now().Add(bodyStall))
+	b.s.c.SetReadDeadline(time.Now().Add(b.s.stall))
 	return true
 }
 
@@ -114,6 +115,22 @@ type h1answer struct {
 	resp    *Response
 }
 
+// serve has h answer, sends the answer and ends the request. A panic passes
+// through, but not before the upstream has been let go.
+func (a *h1answer) serve(ctx context.Context, h handler) (err error) {
+	var sent int64
+	err = errPanicked // unless write returns
+	defer func() {
+		a.body.close()
+		a.s.unwatch()
+		if a.resp != nil {
+			a.resp.Done(sent, err)
+		}
+	}()
+	sent, err = a.write(ctx, h)
+	return err
+}
+
 // write has h answer and sends the answer. The error is errSend if the client
 // did not take it, anything else if there was no end to send.
 func (a *h1answer) write(ctx context.Context, h handler) (int64, error) {
@@ -142,7 +159,7 @@ func (a *h1answer) writeHead() error {
 	// comes next on the connection is not known.
 	a.keep = a.keep && !a.resp.Close && !a.s.draining && a.body.asked
 	h := a.frame()
-	a.s.c.SetWriteDeadline(time.Now().Add(bodyStall))
+	a.s.c.SetWriteDeadline(time.Now().Add(a.s.stall))
 	http1.WriteResponse(a.s.bw, a.resp.Status, statusText(a.resp.Status), h)
 	if a.s.bw.Flush() != nil {
 		return errSend
@@ -181,6 +198,7 @@ func (a *h1answer) copyBody() (sent int64, err error) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, readErr := a.resp.Body.Read(buf)
+		a.s.c.SetWriteDeadline(time.Now().Add(a.s.stall)) // what does not fit into bw is sent at once
 		if a.chunked {
 			http1.WriteChunk(a.s.bw, buf[:n])
 		} else {
@@ -189,7 +207,6 @@ func (a *h1answer) copyBody() (sent int64, err error) {
 		if readErr == io.EOF && a.chunked {
 			a.writeLast()
 		}
-		a.s.c.SetWriteDeadline(time.Now().Add(bodyStall))
 		if a.s.bw.Flush() != nil {
 			return sent, errSend
 		}

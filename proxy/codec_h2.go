@@ -24,9 +24,20 @@ import (
 // h2 is the codec of HTTP/2, by golang.org/x/net/http2: the only place in the
 // proxy that knows net/http's requests, until a codec of our own fills it.
 type h2 struct {
-	idle time.Duration
-	log  *slog.Logger
+	// idle bounds a connection without a stream, stall a body that stands
+	// still.
+	idle, stall time.Duration
+	log         *slog.Logger
+	// panicked is told of panics: x/net hides them.
+	panicked func(any)
 }
+
+const (
+	// pingAfter is how long a client may be silent before it gets a PING,
+	// pingWait how long it may take for the answer.
+	pingAfter = 15 * time.Second
+	pingWait  = 5 * time.Second
+)
 
 // server returns the pair that x/net/http2 wants. Each connection has its own:
 // that is what makes one connection drain without the others. All limits are
@@ -44,9 +55,9 @@ func (k h2) server() (*http.Server, *http2.Server, error) {
 		MaxDecoderHeaderTableSize:    4096,
 		MaxEncoderHeaderTableSize:    4096,
 		IdleTimeout:                  k.idle,
-		ReadIdleTimeout:              15 * time.Second, // then a PING
-		PingTimeout:                  5 * time.Second,
-		WriteByteTimeout:             bodyStall,
+		ReadIdleTimeout:              pingAfter,
+		PingTimeout:                  pingWait,
+		WriteByteTimeout:             k.stall,
 	}
 	return base, srv, http2.ConfigureServer(base, srv)
 }
@@ -78,7 +89,7 @@ func (k h2) Serve(ctx, drain context.Context, c net.Conn, h handler) {
 		BaseConfig: base,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			first()
-			a := h2answer{w: w, rc: http.NewResponseController(w)}
+			a := h2answer{k: k, w: w, rc: http.NewResponseController(w)}
 			if drain.Err() != nil {
 				w.Header().Set("Connection", "close") // a GOAWAY, in case the first came too early
 			}
@@ -89,6 +100,7 @@ func (k h2) Serve(ctx, drain context.Context, c net.Conn, h handler) {
 
 // h2answer is one stream.
 type h2answer struct {
+	k    h2
 	w    http.ResponseWriter
 	rc   *http.ResponseController
 	body *h2body // nil if there is none
@@ -96,21 +108,35 @@ type h2answer struct {
 }
 
 func (a *h2answer) serve(r *http.Request, h handler) {
-	a.resp = h(r.Context(), a.request(r))
 	var sent int64
-	err := errSend
-	if a.resp.Status != statusClientGone {
-		sent, err = a.write(r)
+	err := errPanicked // unless write returns
+	defer func() {
+		if p := recover(); p != nil {
+			a.k.panicked(p)
+		}
+		a.end(r, sent, err)
+		if err != nil {
+			panic(http.ErrAbortHandler) // makes it RST_STREAM instead of a clean end
+		}
+	}()
+	a.resp = h(r.Context(), a.request(r))
+	if a.resp.Status == statusClientGone {
+		err = errSend
+		return
 	}
+	sent, err = a.write(r)
+}
+
+// end ends the request and lets the upstream go.
+func (a *h2answer) end(r *http.Request, sent int64, err error) {
 	if a.body != nil {
 		a.body.finish(err == nil)
 	}
-	if err != nil && r.Context().Err() != nil {
+	if err != nil && err != errPanicked && r.Context().Err() != nil {
 		err = errSend
 	}
-	a.resp.Done(sent, err)
-	if err != nil {
-		panic(http.ErrAbortHandler) // makes it RST_STREAM instead of a clean end
+	if a.resp != nil {
+		a.resp.Done(sent, err)
 	}
 }
 
@@ -129,7 +155,7 @@ func (a *h2answer) request(r *http.Request) *Request {
 		}
 	}
 	if q.Length != 0 {
-		a.body = &h2body{r: r.Body, rc: a.rc}
+		a.body = &h2body{r: r.Body, rc: a.rc, stall: a.k.stall}
 		q.Body = a.body
 		q.Trailer = func() http1.Header { return http1.CleanTrailer(toHeader(r.Trailer)) }
 	}
@@ -202,7 +228,7 @@ func (a *h2answer) copyBody() (sent int64, err error) {
 	for {
 		n, readErr := a.resp.Body.Read(buf)
 		if n > 0 {
-			a.rc.SetWriteDeadline(time.Now().Add(bodyStall))
+			a.rc.SetWriteDeadline(time.Now().Add(a.k.stall))
 			if _, err := a.w.Write(buf[:n]); err != nil {
 				return sent, errSend
 			}
@@ -218,6 +244,9 @@ func (a *h2answer) copyBody() (sent int64, err error) {
 		if a.rc.Flush() != nil {
 			return sent, errSend
 		}
+		// A deadline that passes resets the stream, also if nothing is being
+		// written: the wait for the upstream is not the client's.
+		a.rc.SetWriteDeadline(time.Time{})
 	}
 }
 
@@ -243,8 +272,9 @@ func toHeader(m http.Header) http1.Header {
 
 // h2body gives each read of a stream its deadline.
 type h2body struct {
-	r  io.Reader
-	rc *http.ResponseController
+	r     io.Reader
+	rc    *http.ResponseController
+	stall time.Duration
 
 	reading sync.Mutex // one reader at a time; taken before mu
 	ended   bool       // read to its end
@@ -263,7 +293,18 @@ func (b *h2body) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	b.ended = err == io.EOF
+	b.disarm()
 	return n, err
+}
+
+// disarm takes the deadline of a read away, but not that of finish: one that
+// passes breaks the body, also if it is the upstream that keeps us from reading.
+func (b *h2body) disarm() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.over {
+		b.rc.SetReadDeadline(time.Time{})
+	}
 }
 
 func (b *h2body) arm() bool {
@@ -273,7 +314,7 @@ func (b *h2body) arm() bool {
 		return false
 	}
 	b.begun = true
-	b.rc.SetReadDeadline(time.Now().Add(bodyStall))
+	b.rc.SetReadDeadline(time.Now().Add(b.stall))
 	return true
 }
 

@@ -30,8 +30,9 @@ type Choice struct {
 	Upstream edge.Upstream
 	// Spill says why it is not the nearest region; empty if it is.
 	Spill edge.Reason
-	// Done must be called exactly once when the request is over: with an error
-	// only if the upstream could not be connected to.
+	// Done must be called exactly once when the request is over, also when it
+	// ends in a panic: with an error only if the upstream could not be connected
+	// to.
 	Done func(err error)
 }
 
@@ -41,7 +42,7 @@ const maxChoices = 3
 
 // forward has the request answered by an upstream.
 func (s *Server) forward(ctx context.Context, v *visit, r *Request, regions []edge.RegionID) *Response {
-	t := trip{req: r, header: forwardHeader(r, v.connInfo, v.line.ID), wait: s.gen.Load().proxy.UpstreamTimeout}
+	t := trip{req: r, header: forwardHeader(r, v.connInfo, v.line.ID), wait: s.gen.Load().proxy.UpstreamTimeout, stall: s.stall}
 	var tried []edge.UpstreamID
 	var failed error
 	for range maxChoices {
@@ -70,7 +71,12 @@ func (s *Server) forward(ctx context.Context, v *visit, r *Request, regions []ed
 // try has one upstream answer. A pooled connection that turned out to be
 // closed says nothing about the upstream, so a request that is safe to repeat
 // gets one new connection to it.
-func (s *Server) try(ctx context.Context, v *visit, c Choice, t trip) (*Response, error) {
+func (s *Server) try(ctx context.Context, v *visit, c Choice, t trip) (resp *Response, err error) {
+	defer func() {
+		if resp == nil { // a panic comes past here too
+			c.Done(onlyDial(err))
+		}
+	}()
 	v.line.Attempts++
 	resp, x, err := s.pool.roundTrip(ctx, t)
 	if errors.Is(err, errStale) && repeatable(t.req) {
@@ -79,7 +85,6 @@ func (s *Server) try(ctx context.Context, v *visit, c Choice, t trip) (*Response
 		resp, x, err = s.pool.roundTrip(ctx, t)
 	}
 	if err != nil {
-		c.Done(onlyDial(err))
 		return nil, err
 	}
 	v.line.Reused = x.u.reused

@@ -42,7 +42,7 @@ type visit struct {
 
 // handle answers one request and sees to it that it is counted and logged,
 // whatever becomes of it.
-func (s *Server) handle(ctx context.Context, c connInfo, r *Request) *Response {
+func (s *Server) handle(ctx context.Context, c connInfo, r *Request) (resp *Response) {
 	v := &visit{connInfo: c, start: time.Now()}
 	path, _, _ := strings.Cut(r.Target, "?")
 	v.line = accessLine{
@@ -52,7 +52,12 @@ func (s *Server) handle(ctx context.Context, c connInfo, r *Request) *Response {
 	if r.Body != nil {
 		r.Body = &countingReader{r: r.Body, n: &v.in}
 	}
-	resp := s.answer(ctx, v, r)
+	defer func() {
+		if resp == nil { // the panic goes on from here
+			s.end(v, 500, 0, errPanicked)
+		}
+	}()
+	resp = s.answer(ctx, v, r)
 	resp.Header.Set("X-Request-Id", v.line.ID)
 	inner := resp.Done
 	resp.Done = func(sent int64, err error) {

@@ -129,6 +129,14 @@ func newBench(t *testing.T, upstreams ...netip.AddrPort) *bench {
 
 func newBenchWith(t *testing.T, change func(*edge.Config), upstreams ...netip.AddrPort) *bench {
 	t.Helper()
+	b := prepareBench(t, change, upstreams...)
+	b.run()
+	return b
+}
+
+// prepareBench is newBenchWith whose proxy does not run yet.
+func prepareBench(t *testing.T, change func(*edge.Config), upstreams ...netip.AddrPort) *bench {
+	t.Helper()
 	vip := loopback()
 	b := &bench{t: t, picker: &fixedPicker{upstreams: upstreams}, log: &lines{}, done: make(chan error, 1), dir: t.TempDir()}
 	cert := writeCert(t, b.dir, "www.example.net")
@@ -158,12 +166,15 @@ func newBenchWith(t *testing.T, change func(*edge.Config), upstreams ...netip.Ad
 	if err != nil {
 		t.Fatal(err)
 	}
+	return b
+}
+
+func (b *bench) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.stop = cancel
 	go func() { b.done <- b.s.Run(ctx) }()
 	<-b.s.Ready()
-	t.Cleanup(b.end)
-	return b
+	b.t.Cleanup(b.end)
 }
 
 // end stops the proxy and checks that it ended well.

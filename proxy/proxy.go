@@ -6,6 +6,26 @@
 // never chooses a region or an upstream (that is its Picker's), never measures
 // or checks one, and never touches routes or interfaces of the box. It runs in
 // edgeproxy.
+//
+// Nothing that stands still hangs for ever. What waits, and what ends it:
+//
+//	TLS handshake; a connection's first request      proxy.header_timeout
+//	head of a request, from its first byte           proxy.header_timeout (HTTP/1)
+//	connection between two requests                  proxy.idle_timeout
+//	HTTP/2 preface; client that is silent            10 s (x/net); pingAfter + pingWait
+//	body that the client does not go on sending      bodyStall
+//	answer that the client does not go on reading    bodyStall
+//	connect to an upstream                           dialTimeout, at most maxChoices times
+//	Expect that the upstream does not answer         continueWait, then the body goes
+//	request that the upstream does not read          proxy.upstream_timeout (head), bodyStall
+//	head of the answer, from the request's last byte proxy.upstream_timeout; 1xx do not extend it
+//	body that the upstream does not go on sending    bodyStall
+//	rest of a request when the answer is out         lingerTime, lingerBytes
+//	connections when the process ends                proxy.drain_timeout, then they are cut
+//
+// bodyStall runs anew with every read and write that gets something done: a
+// body that moves, however slowly, may take as long as it likes, and as long as
+// a request is still being sent its answer has no limit.
 package proxy
 
 import (
@@ -46,6 +66,7 @@ type Server struct {
 	stdout  io.Writer
 	access  *accessLog
 	pool    *pool
+	stall   time.Duration // bodyStall
 	metrics *metrics
 	tls     *tls.Config
 	gen     atomic.Pointer[generation]
@@ -59,18 +80,38 @@ type Server struct {
 	start func(netip.AddrPort, *net.TCPListener)
 }
 
-// generation is what one configuration means; it is never changed.
+// generation is what one configuration means; it is never changed once it
+// serves.
 type generation struct {
-	hash     string
-	proxy    edge.Proxy
+	hash  string
+	proxy edge.Proxy
+	// bindings are those of the configuration, and those that earlier ones had
+	// on addresses that are not served any more: connections that were accepted
+	// there may still have to begin.
 	bindings map[netip.AddrPort]binding
 	certs    []*tls.Certificate
+}
+
+// inherit adds what only before knows: what was served on addresses that are
+// gone, and, if certs says so, its certificates, behind the new ones.
+func (g *generation) inherit(before *generation, certs bool) {
+	for at, b := range before.bindings {
+		if _, ok := g.bindings[at]; !ok {
+			g.bindings[at] = b
+		}
+	}
+	for _, old := range before.certs {
+		same := func(c *tls.Certificate) bool { return c.Leaf.Equal(old.Leaf) }
+		if certs && !slices.ContainsFunc(g.certs, same) {
+			g.certs = append(g.certs, old)
+		}
+	}
 }
 
 // New reads the certificates and opens the access log. Nothing is accepted
 // before Run; what connects until then waits in the listeners.
 func New(o Options) (*Server, error) {
-	gen, err := newGeneration(o.Config)
+	gen, err := newGeneration(o.Config, nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +121,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		picker: o.Picker, log: o.Log, stdout: o.Stdout, listeners: maps.Clone(o.Listeners),
-		access: newAccessLog(out, o.Log), pool: newPool(), ready: make(chan struct{}),
+		access: newAccessLog(out, o.Log), pool: newPool(), stall: bodyStall, ready: make(chan struct{}),
 	}
 	s.metrics = newMetrics(s)
 	s.tls = s.tlsConfig()
@@ -88,7 +129,9 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-func newGeneration(cfg *edge.Config) (*generation, error) {
+// newGeneration works out what cfg means. before is the generation that serves
+// now; nil: none.
+func newGeneration(cfg *edge.Config, before *generation, keepCerts bool) (*generation, error) {
 	b, err := bindings(cfg)
 	if err != nil {
 		return nil, err
@@ -97,12 +140,16 @@ func newGeneration(cfg *edge.Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	for at, x := range b {
-		if x.tls && len(certs) == 0 {
-			return nil, fmt.Errorf("serve %s of service %s: it needs TLS, and no certificate is configured", at, x.service)
+	g := &generation{hash: cfg.Hash, proxy: cfg.Fleet.Proxy, bindings: b, certs: certs}
+	if before != nil {
+		g.inherit(before, keepCerts)
+	}
+	for _, s := range cfg.Fleet.Services {
+		if s.Proxied && s.TLS && len(g.certs) == 0 {
+			return nil, fmt.Errorf("serve %s of service %s: it needs TLS, and no certificate is configured", s.VIP, s.ID)
 		}
 	}
-	return &generation{hash: cfg.Hash, proxy: cfg.Fleet.Proxy, bindings: b, certs: certs}, nil
+	return g, nil
 }
 
 // String implements task.Task.
@@ -179,47 +226,6 @@ func (s *Server) closeListeners() {
 		ln.Close()
 	}
 	clear(s.listeners)
-}
-
-// Reload goes over to cfg without dropping a connection: requests that begin
-// from now on see its routes, handshakes its certificates. commit is called
-// when nothing can fail any more. On an error everything stays as it was.
-// Connections to a VIP that is gone go on until they end.
-func (s *Server) Reload(cfg *edge.Config, commit func()) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	gen, err := newGeneration(cfg)
-	if err != nil {
-		return err
-	}
-	if s.start == nil {
-		return fmt.Errorf("reload: the proxy does not run")
-	}
-	out, err := openAccess(gen.proxy.AccessLog, s.stdout)
-	if err != nil {
-		return err
-	}
-	old := maps.Clone(s.listeners)
-	now, err := Listen(cfg, old) // leaves in old what is not wanted any more
-	if err != nil {
-		closeFile(out)
-		return fmt.Errorf("%w (a process without the right to bind it needs a restart)", err)
-	}
-	commit()
-	s.gen.Store(gen)
-	s.access.redirect(out)
-	before := s.listeners
-	s.listeners = now
-	for at, ln := range now {
-		if _, ok := before[at]; !ok {
-			s.start(at, ln)
-		}
-	}
-	for at, ln := range old {
-		s.log.Info("listener closed", "vip", at)
-		ln.Close()
-	}
-	return nil
 }
 
 // State returns what the proxy knows of itself: all but the process and the

@@ -87,7 +87,7 @@ func TestReloadUnderLoad(t *testing.T) {
 				c.Fleet.Services = append(c.Fleet.Services, edge.Service{ID: "extra", VIP: extra, Proxied: true, TLS: true})
 			}
 		})
-		if err := b.s.Reload(cfg, func() { n.Add(1) }); err != nil {
+		if err := b.s.Reload(Reload{Config: cfg, Commit: func() { n.Add(1) }}); err != nil {
 			t.Fatal(err)
 		}
 		c, err := net.Dial("tcp", extra.String())
@@ -139,7 +139,7 @@ func TestReloadRefused(t *testing.T) {
 	for name, tt := range tests {
 		cfg := b.with(func(c *edge.Config) { c.Hash = "bad" })
 		tt.change(cfg)
-		err := b.s.Reload(cfg, func() { t.Errorf("%s: committed", name) })
+		err := b.s.Reload(Reload{Config: cfg, Commit: func() { t.Errorf("%s: committed", name) }})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
@@ -148,7 +148,7 @@ func TestReloadRefused(t *testing.T) {
 		}
 	}
 	b.end()
-	if err := b.s.Reload(b.cfg, func() { t.Error("committed") }); err == nil {
+	if err := b.s.Reload(Reload{Config: b.cfg, Commit: func() { t.Error("committed") }}); err == nil {
 		t.Error("reloaded after the end")
 	}
 }
@@ -166,7 +166,7 @@ func TestReloadReachesOldConnections(t *testing.T) {
 		c.Fleet.Proxy.Routes = []edge.Route{{PathPrefix: "/only"}}
 		c.Fleet.Services = c.Fleet.Services[:1]
 	})
-	if err := b.s.Reload(cfg, func() {}); err != nil {
+	if err := b.s.Reload(Reload{Config: cfg}); err != nil {
 		t.Fatal(err)
 	}
 	io.WriteString(c, get)

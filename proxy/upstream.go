@@ -45,8 +45,9 @@ type trip struct {
 	req   *Request
 	// header is what the upstream gets, but for the framing.
 	header http1.Header
-	// wait bounds the time from the end of the request to the answer's head.
-	wait time.Duration
+	// wait bounds the time from the end of the request to the answer's head,
+	// stall a body that stands still.
+	wait, stall time.Duration
 }
 
 // exchange is a trip on its connection.
@@ -173,7 +174,7 @@ func (x *exchange) copyBody() (readErr, writeErr error) {
 	for {
 		n, err := x.req.Body.Read(buf)
 		<-x.headOut
-		x.u.SetWriteDeadline(time.Now().Add(bodyStall))
+		x.u.SetWriteDeadline(time.Now().Add(x.stall))
 		if x.req.Length < 0 {
 			http1.WriteChunk(x.u.bw, buf[:n])
 		} else {
@@ -266,7 +267,7 @@ func (b *upstreamBody) Read(p []byte) (int, error) {
 	if b.body.Done() {
 		return b.body.Read(p) // the connection may be another request's by now
 	}
-	b.x.u.SetReadDeadline(time.Now().Add(bodyStall))
+	b.x.u.SetReadDeadline(time.Now().Add(b.x.stall))
 	n, err := b.body.Read(p)
 	if b.body.Done() {
 		b.x.release()

@@ -16,9 +16,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -81,7 +83,7 @@ func handler(speaker *bgp.Speaker) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/intent", func(w http.ResponseWriter, r *http.Request) {
 		var in edge.Intent
-		if err := socket.Read(r, &in); err != nil {
+		if err := read(r.Body, &in); err != nil {
 			socket.Fail(w, http.StatusBadRequest, err)
 			return
 		}
@@ -98,13 +100,39 @@ func handler(speaker *bgp.Speaker) http.Handler {
 	return mux
 }
 
+// read decodes the one JSON value of a body. Unlike socket.Read it ignores keys
+// that it does not know: edgebgp is seldom restarted, so an edged that is newer
+// must be able to talk to it. What matters cannot be lost so: a prefix that is
+// not known to be announced or withdrawn is an error.
+func read(body io.Reader, v any) error {
+	d := json.NewDecoder(body)
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("read body: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("read body: more behind the end of the intent")
+	}
+	return nil
+}
+
+// failure is an edge.Problem beside what is: when a part has failed, the caller
+// must be able to tell which.
+type failure struct {
+	edge.SpeakerState
+	edge.Problem
+}
+
 func reply(w http.ResponseWriter, st edge.SpeakerState, err error) {
+	if err == nil {
+		socket.JSON(w, http.StatusOK, st)
+		return
+	}
+	code := http.StatusServiceUnavailable
 	switch {
 	case errors.Is(err, bgp.ErrInvalid):
-		socket.Fail(w, http.StatusBadRequest, err)
-	case err != nil:
-		socket.Fail(w, http.StatusServiceUnavailable, err)
-	default:
-		socket.JSON(w, http.StatusOK, st)
+		code = http.StatusBadRequest
+	case errors.Is(err, bgp.ErrForgotten):
+		code = http.StatusConflict
 	}
+	socket.JSON(w, code, failure{st, edge.Problem{Error: err.Error()}})
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,6 +43,7 @@ func TestSocket(t *testing.T) {
 	}{
 		{"PUT", "/v1/intent", edge.Intent{}, "intent is not valid: speaker: ASN 0 is reserved; speaker: router id"},
 		{"PUT", "/v1/intent", 7, "read body: "},
+		{"PUT", "/v1/intent", map[string]any{"new": 1, "speaker": map[string]any{"new": 2}}, "intent is not valid: speaker: ASN 0"},
 		{"POST", "/v1/state", nil, "POST /v1/state is not served"},
 		{"GET", "/", nil, "GET / is not served"},
 	} {
@@ -52,5 +56,24 @@ func TestSocket(t *testing.T) {
 	stop()
 	if err := g.Wait(); err != nil {
 		t.Errorf("stopped: %v", err)
+	}
+}
+
+func TestReply(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		want string
+	}{
+		{nil, 200, `{"generation":7,`},
+		{fmt.Errorf("%w: x", bgp.ErrInvalid), 400, `"error":"intent is not valid: x"`},
+		{fmt.Errorf("%w: x", bgp.ErrForgotten), 409, `"error":"intent is refused`},
+		{errors.New("x"), 503, `"error":"x"`},
+	} {
+		w := httptest.NewRecorder()
+		reply(w, edge.SpeakerState{Generation: 7}, c.err)
+		if got := w.Body.String(); w.Code != c.code || !strings.Contains(got, c.want) || !strings.Contains(got, `"generation":7`) {
+			t.Errorf("%v: %d %s", c.err, w.Code, got)
+		}
 	}
 }

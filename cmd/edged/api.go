@@ -38,6 +38,9 @@ func (d *daemon) serveExplain(w http.ResponseWriter, r *http.Request) {
 	socket.JSON(w, http.StatusOK, ex)
 }
 
+// maxReason bounds an operator's reason, in bytes: it goes into every status.
+const maxReason = 500
+
 func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 	var o edge.Drain
 	if err := socket.Read(r, &o); err != nil {
@@ -45,6 +48,10 @@ func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o.Since = time.Now()
+	if len(o.Reason) > maxReason {
+		socket.Fail(w, http.StatusBadRequest, fmt.Errorf("the reason has %d bytes, at most %d are taken", len(o.Reason), maxReason))
+		return
+	}
 	if o.Reason == "" {
 		o.Reason = "no reason given"
 	}

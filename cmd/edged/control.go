@@ -77,6 +77,8 @@ type inputs struct {
 	statuses   []edge.Status
 	settled    bool
 	drain      func(netip.Prefix) *edge.Drain
+	// others counts the other sites that announce a prefix; -1: not known yet.
+	others func(netip.Prefix) int
 	// notReady says why nothing new may be announced; empty: it may.
 	notReady edge.Reason
 }
@@ -84,9 +86,9 @@ type inputs struct {
 // step looks at everything once and acts on it. adopt comes first.
 func (l *loop) step(ctx context.Context, in inputs) {
 	l.conditions = l.tracker.Update(in.now, health.Evaluate(in.config, in.statuses))
-	l.settings(in.config)
+	l.settings(ctx, in.config)
 	for _, p := range in.config.Fleet.Prefixes {
-		l.decide(ctx, p.Net, in)
+		l.decide(ctx, p, in)
 	}
 	l.announce(ctx, in)
 }
@@ -107,27 +109,54 @@ func (l *loop) adopt(ctx context.Context) bool {
 	return true
 }
 
+// wasOff gives the prefixes that the process before had off the air the place
+// of withdrawn ones, so that a restart is no way around the hold.
+func (l *loop) wasOff(c *edge.Config, now time.Time) {
+	if l.state.Speaker == nil {
+		return // edgebgp is new as well
+	}
+	for _, p := range c.Fleet.Prefixes {
+		if !l.onAir[p.Net] {
+			l.last[p.Net] = edge.Decision{Prefix: p.Net, Rung: edge.Withdrawn, Since: now, Reason: "it was not announced when edged started"}
+		}
+	}
+}
+
 // settings takes over the BGP settings of the configuration, unless that would
 // end a session that a prefix on the air needs: see dropsRoutes. Then those in
 // force stay until the prefixes have been drained.
-func (l *loop) settings(c *edge.Config) {
-	want := c.Local.Speaker
+func (l *loop) settings(ctx context.Context, c *edge.Config) {
+	want := ordered(c.Local.Speaker)
 	l.bgpWaits = ""
 	if l.bgp.ASN != 0 { // else none are in force
-		l.bgpWaits = dropsRoutes(l.bgp, want, l.state)
+		l.bgp.Lease = want.Lease
+		l.bgpWaits = l.mayChange(ctx, want)
 	}
 	if l.bgpWaits == "" {
 		l.bgp = want
 	}
-	l.bgp.Lease = want.Lease
 }
 
-func (l *loop) decide(ctx context.Context, p netip.Prefix, in inputs) {
-	d := l.rung(p, in)
+// mayChange says why the settings in force cannot give way to others; empty:
+// they can. It judges by what the peers hold now, not a second ago: a session
+// may just have come up.
+func (l *loop) mayChange(ctx context.Context, want edge.Speaker) string {
+	if reflect.DeepEqual(l.bgp, want) {
+		return ""
+	}
+	if err := l.read(ctx); err != nil {
+		return fmt.Sprintf("edgebgp does not say what the peers hold: %v", err)
+	}
+	return dropsRoutes(l.bgp, want, l.state)
+}
+
+func (l *loop) decide(ctx context.Context, prefix edge.Prefix, in inputs) {
+	p := prefix.Net
+	d := l.rung(prefix, in)
 	l.guard.Wish(p, guard.Wish{Want: d.Rung.WantsOut(), Severity: d.Severity, Reason: d.Reason})
 	if d.Rung.WantsOut() && l.guard.Permit(p).OK {
 		if err := l.guard.Leave(ctx, p, func(ctx context.Context) error { return l.withdraw(ctx, p, in) }); err == nil {
-			d = l.rung(p, in)
+			d = l.rung(prefix, in)
 			l.guard.Wish(p, guard.Wish{})
 		}
 	}
@@ -137,12 +166,14 @@ func (l *loop) decide(ctx context.Context, p netip.Prefix, in inputs) {
 	l.last[p] = d
 }
 
-func (l *loop) rung(p netip.Prefix, in inputs) edge.Decision {
+func (l *loop) rung(prefix edge.Prefix, in inputs) edge.Decision {
+	p := prefix.Net
 	return edge.Decide(p, edge.Facts{
 		Now: in.now, Last: l.last[p], Settled: in.settled,
 		OnAir: l.onAir[p], SentDegraded: l.sentDegraded[p],
 		Condition: l.conditions[p], Drain: in.drain(p),
 		Permit: l.guard.Permit(p), Hold: in.config.Fleet.Health.Hold, NotReady: in.notReady,
+		Floor: prefix.MinSites, Others: in.others(p),
 	})
 }
 

@@ -79,6 +79,7 @@ func newRig(t *testing.T) *rig {
 		now: time.Unix(1000, 0), config: testConfig(), generation: 1, settled: true,
 		statuses: []edge.Status{{Probe: "web", State: edge.Up}},
 		drain:    func(netip.Prefix) *edge.Drain { return nil },
+		others:   func(netip.Prefix) int { return 2 },
 	}
 	return r
 }
@@ -221,4 +222,41 @@ func TestLeaseIsRenewed(t *testing.T) {
 	if r.speaker.sets != n+1 {
 		t.Error("the lease was not renewed")
 	}
+}
+
+// TestFloorBrokenByDeaths: a site that has left comes back, still sick, when the
+// sites that stayed for it have died, and leaves again once others announce.
+func TestFloorBrokenByDeaths(t *testing.T) {
+	r := newRig(t)
+	r.step(t, 0)
+	r.sick()
+	r.guard.permit = edge.Permit{OK: true}
+	r.step(t, time.Second)
+	r.want(t, edge.Withdrawn, false)
+	r.guard.permit = edge.Permit{Refused: true, Reason: "nobody answers"}
+	r.in.others = func(netip.Prefix) int { return 0 }
+	r.step(t, time.Second)
+	r.want(t, edge.LastResort, true)
+	if !r.speaker.held[0].Degrade {
+		t.Error("the last resort is not degraded")
+	}
+	r.step(t, time.Second)
+	r.want(t, edge.LastResort, true)
+	r.in.others = func(netip.Prefix) int { return 1 }
+	r.guard.permit = edge.Permit{OK: true}
+	r.step(t, time.Second)
+	r.want(t, edge.Withdrawn, false)
+}
+
+// TestHoldOverRestart: a new process finds a prefix off the air and holds it as
+// the old one would have.
+func TestHoldOverRestart(t *testing.T) {
+	r := newRig(t)
+	r.loop.adopt(t.Context())
+	r.loop.state.Speaker = &edge.Speaker{}
+	r.loop.wasOff(r.in.config, r.in.now)
+	r.step(t, 0)
+	r.want(t, edge.Withdrawn, false)
+	r.step(t, 11*time.Second)
+	r.want(t, edge.Announced, true)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/cmd/edged/console"
@@ -93,7 +94,11 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	if d.previous, err = readApplied(c.Local.StateDir); err != nil {
 		log.Warn("the configuration before cannot be used", "err", err)
 	}
-	if d.api, err = socket.Listen(filepath.Join(c.Local.RunDir, "edged.sock")); err != nil {
+	path = filepath.Join(c.Local.RunDir, "edged.sock")
+	if d.api, err = socket.Listen(path); err != nil {
+		return d, err
+	}
+	if err = socket.Share(path); err != nil {
 		return d, err
 	}
 	if d.management, err = net.Listen("tcp", c.Local.Management.String()); err != nil {
@@ -146,6 +151,11 @@ func (d *daemon) holds(p netip.Prefix) bool {
 }
 
 func (d *daemon) openDataPath(ctx context.Context, c *edge.Config) (err error) {
+	for _, name := range c.Local.Forwarder.Interfaces {
+		if _, err := netlink.LinkByName(name); err != nil {
+			return fmt.Errorf("node.forwarder.interfaces: %s: %w", name, err)
+		}
+	}
 	if d.vantage, err = openVantage(c.Local); err != nil {
 		return err
 	}

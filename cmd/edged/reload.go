@@ -31,7 +31,7 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.mayReload(old, parsed); err != nil {
+	if err := d.mayReload(ctx, old, parsed); err != nil {
 		return nil, err
 	}
 	leaves := carryOver(parsed, old, d.onAirNow())
@@ -39,13 +39,7 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 	statuses := d.monitor.Statuses()
 	// Adding goes maps, then probes, then the announcement. The forwarder
 	// refuses a table whole, so nothing has happened yet if it does.
-	if err := prepareHost(next); err != nil {
-		return nil, fmt.Errorf("prepare host: %w", err)
-	}
-	if err := d.fwd.Apply(ctx, table(next, d.seed, statuses)); err != nil {
-		return nil, fmt.Errorf("apply table: %w", err)
-	}
-	if err := d.proxy.reload(ctx, leaves.services); err != nil {
+	if err := d.tryApply(ctx, next, leaves, statuses); err != nil {
 		d.appliedAt = time.Time{} // has the next turn apply the old table again
 		return nil, errors.Join(err, tidyHost(next, old))
 	}
@@ -56,15 +50,33 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 	return edge.Diff(old, parsed), nil
 }
 
+func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving, statuses []edge.Status) error {
+	if err := prepareHost(next); err != nil {
+		return fmt.Errorf("prepare host: %w", err)
+	}
+	if err := d.fwd.Apply(ctx, table(next, d.seed, statuses)); err != nil {
+		return fmt.Errorf("apply table: %w", err)
+	}
+	// A proxy that hangs must not hold up the renewal of the lease.
+	ctx, cancel := context.WithTimeout(ctx, next.Local.Speaker.Lease/2)
+	defer cancel()
+	return d.proxy.reload(ctx, leaves.services)
+}
+
 // mayReload refuses what a running edged can't change.
-func (d *daemon) mayReload(old, parsed *edge.Config) error {
+func (d *daemon) mayReload(ctx context.Context, old, parsed *edge.Config) error {
 	if !d.loop.adopted {
 		return errors.New("edgebgp has not yet said what it announces; nothing was applied")
 	}
 	if key := needsRestart(old.Local, parsed.Local, old.Fleet, parsed.Fleet); key != "" {
 		return fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", key)
 	}
-	if why := dropsRoutes(d.loop.bgp, parsed.Local.Speaker, d.loop.state); why != "" {
+	if old.Local.Forwarder.Flows != parsed.Local.Forwarder.Flows || old.Local.BPFDir != parsed.Local.BPFDir {
+		return fmt.Errorf("node.forwarder.flows or node.bpf_dir has changed, which needs the data plane loaded anew: edgectl drain, wait until it is withdrawn, stop edged, remove %s, start edged, edgectl undrain; nothing was applied", old.Local.BPFDir)
+	}
+	want := ordered(parsed.Local.Speaker)
+	d.loop.bgp.Lease = want.Lease // not a matter of the sessions
+	if why := d.loop.mayChange(ctx, want); why != "" {
 		return fmt.Errorf("node.bgp has changed, and %s: edgectl drain, wait until it is withdrawn, reload, edgectl undrain; nothing was applied", why)
 	}
 	return nil
@@ -156,12 +168,12 @@ func needsRestart(a, b edge.Local, fa, fb edge.Fleet) string {
 		{"node.name", a.ID, b.ID},
 		{"node.run_dir", a.RunDir, b.RunDir},
 		{"node.state_dir", a.StateDir, b.StateDir},
-		{"node.bpf_dir", a.BPFDir, b.BPFDir},
 		{"node.management", a.Management, b.Management},
 		{"node.gossip_bind", a.GossipBind, b.GossipBind},
 		{"node.probe_source4", a.ProbeSource4, b.ProbeSource4},
 		{"node.probe_source6", a.ProbeSource6, b.ProbeSource6},
-		{"node.forwarder", a.Forwarder, b.Forwarder},
+		{"node.forwarder.interfaces", a.Forwarder.Interfaces, b.Forwarder.Interfaces},
+		{"node.forwarder.mode", a.Forwarder.Mode, b.Forwarder.Mode},
 		{"fleet.ring_seed_file", fa.RingSeedFile, fb.RingSeedFile},
 		{"fleet.guard.key_file", fa.Guard.KeyFile, fb.Guard.KeyFile},
 	} {

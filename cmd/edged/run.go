@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -66,6 +68,7 @@ func (d *daemon) turn(ctx context.Context) {
 	statuses := d.monitor.Statuses()
 	if !d.loop.adopted && d.loop.adopt(ctx) {
 		d.carryFromSpeaker()
+		d.loop.wasOff(d.config(), time.Now())
 	}
 	if d.mayApply() {
 		d.apply(ctx, statuses)
@@ -76,10 +79,22 @@ func (d *daemon) turn(ctx context.Context) {
 	if d.loop.speakerErr == nil { // else it grows old
 		d.held.Store(&readBack{d.loop.state, d.loop.stateAt})
 	}
-	proxy, _, _ := d.proxy.last()
-	d.guard.Publish(d.loop.claims(d.config()), proxy.Load)
+	d.guard.Publish(d.loop.claims(d.config()), d.load())
 	d.show(statuses)
 }
+
+// load is what the proxy said of its load; one that has stopped answering gets
+// no requests.
+func (d *daemon) load() edge.LoadRow {
+	proxy, age, _ := d.proxy.last()
+	if age > proxySilence {
+		proxy.Load.Demand = 0
+	}
+	return proxy.Load
+}
+
+// proxySilence is how old the proxy's last answer may be to be believed.
+const proxySilence = 5 * time.Second
 
 // mayApply says whether the tables are this process's to fill. Those of the
 // process before stay until it is known what is on the air and which backends
@@ -95,13 +110,47 @@ func (d *daemon) mayApply() bool {
 func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
 	in := inputs{
 		now: time.Now(), config: d.config(), generation: d.generation,
-		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf,
+		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(),
 	}
 	if err := d.tableErr.Load(); err != nil {
 		in.notReady = edge.Reason(fmt.Sprintf("the forwarder's table could not be applied: %v", *err))
 	}
 	d.loop.step(ctx, in)
 	d.departed(in.now)
+}
+
+// othersOf counts, for each prefix, the other sites that say they announce it:
+// alive, and heard of within the lease of a promise. For one such lease after
+// the start it answers -1, not to take silence for an empty fleet. If another
+// node of this site announces, the site does, and no number is too small. A wrong
+// count does no harm: it can only bring a prefix on the air.
+func (d *daemon) othersOf() func(netip.Prefix) int {
+	lease := d.config().Fleet.Guard.PromiseLease
+	if time.Since(d.started) < lease {
+		return func(netip.Prefix) int { return -1 }
+	}
+	own := d.config().Self().Site
+	sites := map[netip.Prefix]map[edge.SiteID]bool{}
+	for _, m := range d.guard.State().Members {
+		if m.Node == d.config().Local.ID || !m.Alive || m.Age < 0 || m.Age > lease {
+			continue
+		}
+		for _, c := range m.Report.Says {
+			if !c.Announcing {
+				continue
+			}
+			if sites[c.Prefix] == nil {
+				sites[c.Prefix] = map[edge.SiteID]bool{}
+			}
+			sites[c.Prefix][m.Site] = true
+		}
+	}
+	return func(p netip.Prefix) int {
+		if sites[p][own] {
+			return math.MaxInt
+		}
+		return len(sites[p])
+	}
 }
 
 // reapply is how often an unchanged table is applied again: the forwarder then
@@ -155,6 +204,12 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 			add("%s is announced as a last resort: %s", dec.Prefix, dec.Reason)
 		}
 	}
+	others := d.othersOf()
+	for _, dec := range st.Decisions {
+		if !dec.Rung.OnAir() && others(dec.Prefix) == 0 {
+			add("%s is announced by no site that this node knows of", dec.Prefix)
+		}
+	}
 	if err := d.fwd.Attached(); err != nil {
 		add("the forwarder is not attached: %v", err)
 	}
@@ -172,7 +227,7 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	if d.loop.bgpWaits != "" {
 		add("node.bgp of the configuration is not in force: %s; to apply it, drain the node", d.loop.bgpWaits)
 	}
-	if px, age, err := d.proxy.last(); err != nil || age > 5*time.Second {
+	if px, age, err := d.proxy.last(); err != nil || age > proxySilence {
 		add("edgeproxy does not answer: %v", err)
 	} else if px.ConfigHash != st.ConfigHash {
 		add("edgeproxy runs another configuration than edged: run edgectl reload")

@@ -9,6 +9,16 @@ import (
 	"github.com/catchment-dev/edge"
 )
 
+// ordered returns the settings with the families of each peer in the order in
+// which edgebgp reports them, so that two can be compared.
+func ordered(s edge.Speaker) edge.Speaker {
+	s.Peers = slices.Clone(s.Peers)
+	for i := range s.Peers {
+		s.Peers[i].Families = slices.Sorted(slices.Values(s.Peers[i].Families))
+	}
+	return s
+}
+
 // dropsRoutes says which prefix would lose its last session if the BGP settings
 // changed from old to next while the peers hold what st says; empty: none. To
 // change a peer ends its session, and to change the AS, the router id or the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"fmt"
@@ -134,14 +135,17 @@ func tableService(c *edge.Config, s edge.Service, states map[edge.ProbeID]edge.P
 	return ts
 }
 
-// readSeed derives the key of ring and flow hash from the fleet's secret.
+// readSeed derives the key of ring and flow hash from the fleet's secret. White
+// space around it does not count: a newline that one box's editor added must not
+// give it another ring.
 func readSeed(path string) (seed [16]byte, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return seed, fmt.Errorf("read ring seed: %w", err)
 	}
-	if len(b) < 16 {
-		return seed, fmt.Errorf("read ring seed: %s has %d bytes, at least 16 are needed", path, len(b))
+	b = bytes.TrimSpace(b)
+	if len(b) < 16 || len(b) > 64 {
+		return seed, fmt.Errorf("read ring seed: %s has %d characters, 16 to 64 are needed; make one with: openssl rand -hex 32", path, len(b))
 	}
 	sum := sha256.Sum256(b)
 	copy(seed[:], sum[:])

@@ -190,6 +190,29 @@ func TestDrainsUnreadable(t *testing.T) {
 	}
 }
 
+// TestReadSeed: what an editor adds around the secret gives no other ring.
+func TestReadSeed(t *testing.T) {
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "seed")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	a, err := readSeed(write("0123456789abcdef"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := readSeed(write(" 0123456789abcdef\n")); err != nil || a != b {
+		t.Errorf("with white space: %x, %v; want %x", b, err, a)
+	}
+	for _, bad := range []string{"", "too short\n", strings.Repeat("x", 65)} {
+		if _, err := readSeed(write(bad)); err == nil {
+			t.Errorf("a seed of %d characters was taken", len(bad))
+		}
+	}
+}
+
 func TestParseFlow(t *testing.T) {
 	for in, ok := range map[string]bool{
 		"tcp 192.0.2.1:40000 198.51.100.10:443":          true,
@@ -233,7 +256,7 @@ func TestNeedsRestart(t *testing.T) {
 		t.Errorf("nothing has changed, but %s needs a restart", key)
 	}
 	b.Local.Forwarder.Interfaces = []string{"eth1"}
-	if key := needsRestart(a.Local, b.Local, a.Fleet, b.Fleet); key != "node.forwarder" {
+	if key := needsRestart(a.Local, b.Local, a.Fleet, b.Fleet); key != "node.forwarder.interfaces" {
 		t.Errorf("needsRestart = %q", key)
 	}
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"sync"
@@ -49,7 +51,7 @@ func (a *api) state() edge.ProxyState {
 
 func (a *api) putFleet(w http.ResponseWriter, r *http.Request) {
 	var f edge.FleetLoad
-	if err := socket.Read(r, &f); err != nil {
+	if err := read(r, &f); err != nil {
 		socket.Fail(w, http.StatusBadRequest, err)
 		return
 	}
@@ -57,9 +59,25 @@ func (a *api) putFleet(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// read decodes the body of r into v. Keys that it does not know are ignored:
+// edged may be newer than this process, which lives on through its upgrade. The
+// error of an empty body wraps io.EOF.
+func read(r *http.Request, v any) error {
+	if err := json.NewDecoder(r.Body).Decode(v); err != nil {
+		return fmt.Errorf("read body: %w", err)
+	}
+	return nil
+}
+
 // postReload answers 409 with the reason when the old configuration stays.
-func (a *api) postReload(w http.ResponseWriter, _ *http.Request) {
-	if err := a.reload(); err != nil {
+// Without a body nothing is kept.
+func (a *api) postReload(w http.ResponseWriter, r *http.Request) {
+	var body edge.ProxyReload
+	if err := read(r, &body); err != nil && !errors.Is(err, io.EOF) {
+		socket.Fail(w, http.StatusBadRequest, err)
+		return
+	}
+	if err := a.reload(body.Keep); err != nil {
 		a.d.log.Error("reload refused", "err", err)
 		socket.Fail(w, http.StatusConflict, err)
 		return
@@ -67,7 +85,7 @@ func (a *api) postReload(w http.ResponseWriter, _ *http.Request) {
 	socket.JSON(w, 200, a.state())
 }
 
-func (a *api) reload() error {
+func (a *api) reload(keep []edge.Service) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	cfg, err := edge.Load(a.d.config)
@@ -77,10 +95,11 @@ func (a *api) reload() error {
 	if err := fixed(a.d.cfg.Local, cfg.Local); err != nil {
 		return err
 	}
-	if err := a.server.Reload(cfg, func() { a.selector.SetRegions(cfg.Fleet.Regions) }); err != nil {
+	commit := func() { a.selector.SetRegions(cfg.Fleet.Regions) }
+	if err := a.server.Reload(proxy.Reload{Config: cfg, Keep: keep, Commit: commit}); err != nil {
 		return err
 	}
-	a.d.log.Info("reloaded", "config", cfg.Hash)
+	a.d.log.Info("reloaded", "config", cfg.Hash, "keep", len(keep))
 	return nil
 }
 

@@ -16,12 +16,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/cmd/internal/socket"
@@ -30,8 +34,49 @@ import (
 // binary is edgeproxy as it is installed: the tests run it as a process.
 var binary string
 
+// inside tells the test that it is in a network namespace of its own.
+const inside = "EDGEPROXY_TEST_INSIDE"
+
+// TestMain runs the tests in a network namespace of their own: a node's
+// addresses cannot be loopback ones, and others are not ours to take.
 func TestMain(m *testing.M) {
+	if os.Getenv(inside) == "" {
+		runtime.LockOSThread() // the child dies with the thread that made it
+		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "run in a network namespace:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(testMain(m))
+}
+
+// bringUp makes all of 198.18.0.0/15 (RFC 2544) this namespace's own.
+func bringUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	all := net.IPNet{IP: net.IPv4(198, 18, 0, 0), Mask: net.CIDRMask(15, 32)}
+	local := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: &all, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST}
+	if err := netlink.RouteAdd(local); err != nil {
+		return fmt.Errorf("add local route: %w", err)
+	}
+	return nil
+}
+
+func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "edgeproxy")
+	if err == nil {
+		err = bringUp()
+	}
 	if err == nil {
 		err = os.Chmod(dir, 0o755) // another user must be able to execute it
 	}
@@ -44,7 +89,7 @@ func TestMain(m *testing.M) {
 	}
 	code := 1
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "build edgeproxy:", err)
+		fmt.Fprintln(os.Stderr, "prepare:", err)
 	} else if code = m.Run(); code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -52,7 +97,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.RemoveAll(dir)
-	os.Exit(code)
+	return code
 }
 
 const patience = 15 * time.Second
@@ -71,15 +116,19 @@ func waitFor(t *testing.T, what string, cond func() bool) {
 type site struct {
 	t    *testing.T
 	dir  string
-	net  string // "127.x.y": this test's own
+	net  string // "198.18.x": this test's own
 	user string
 	// route is what the only route matches.
 	route    string
 	capacity int
 	extra    string // more services
-	// asked gets a value for each request for /slow, which are answered when
-	// let is closed.
+	// check is what the origin answers to the check of its region; nil: what it
+	// answers to everything.
+	check atomic.Pointer[string]
+	// asked gets a value for each request for /slow, which are answered once
+	// release has been called.
 	asked, let chan struct{}
+	release    func()
 }
 
 var lastSite atomic.Int32
@@ -95,8 +144,9 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	n := lastSite.Add(1)
-	s := &site{t: t, dir: dir, net: fmt.Sprintf("127.%d.%d", 130+os.Getpid()%100, n), route: "/", capacity: 1000,
+	s := &site{t: t, dir: dir, net: fmt.Sprintf("198.18.%d", n), route: "/", capacity: 1000,
 		asked: make(chan struct{}, 1), let: make(chan struct{})}
+	s.release = sync.OnceFunc(func() { close(s.let) })
 	writeCert(t, dir)
 	s.origin()
 	s.configure()
@@ -184,11 +234,15 @@ func (s *site) origin() {
 					s.asked <- struct{}{}
 					<-s.let
 				}
+				if check := s.check.Load(); check != nil && bytes.HasPrefix(buf[:n], []byte("GET /check")) {
+					io.WriteString(c, *check)
+					return
+				}
 				io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\norigin")
 			})
 		}
 	})
-	s.t.Cleanup(func() { ln.Close(); wg.Wait() })
+	s.t.Cleanup(func() { ln.Close(); s.release(); wg.Wait() })
 }
 
 // process is a running edgeproxy.

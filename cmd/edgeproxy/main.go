@@ -1,9 +1,10 @@
 // Command edgeproxy is the L7 process of a node: it terminates TLS and HTTP on
 // the VIPs and has each request answered by the nearest region with room.
 //
-// It owns the proxy, the choice of regions and their unix socket. It never
-// touches routes, interfaces or BPF, and needs no privilege once it has its
-// sockets: started as root with node.proxy_user set it becomes that user.
+// It owns the proxy, the choice of regions and their unix socket, which answers
+// until the drain after SIGTERM is over: no second process can start before. It
+// never touches routes, interfaces or BPF, and needs no privilege once it has
+// its sockets: started as root with node.proxy_user set it becomes that user.
 package main
 
 import (
@@ -24,6 +25,7 @@ import (
 	"github.com/catchment-dev/edge/cmd/internal/socket"
 	"github.com/catchment-dev/edge/cmd/internal/task"
 	"github.com/catchment-dev/edge/cmd/internal/version"
+	"github.com/catchment-dev/edge/health"
 	"github.com/catchment-dev/edge/proxy"
 )
 
@@ -32,16 +34,20 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	held := holdDescriptors()
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	flags := flag.NewFlagSet("edgeproxy", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	config := flags.String("config", "/etc/edge/edge.yaml", "configuration file")
 	path := flags.String("socket", "", "unix socket for edged (default RUN_DIR/edgeproxy.sock)")
+	show := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	d := daemon{log: log, stdout: stdout, config: *config, socket: *path, held: held}
+	if *show {
+		fmt.Fprintln(stdout, version.String())
+		return 0
+	}
+	d := daemon{log: log, stdout: stdout, config: *config, socket: *path}
 	if err := d.start(); err != nil {
 		fmt.Fprintln(stderr, "edgeproxy:", err)
 		return 1
@@ -54,7 +60,6 @@ type daemon struct {
 	log            *slog.Logger
 	stdout         io.Writer
 	config, socket string
-	held           descriptors
 	cfg            *edge.Config
 }
 
@@ -85,13 +90,14 @@ func (d *daemon) start() error {
 	if who != nil && os.Geteuid() == 0 {
 		return d.become(who, s, pid) // returns only an error
 	}
-	d.held.release()
 	d.log.Info("starting", "version", version.String(), "config", d.cfg.Hash)
 	return d.serve(s)
 }
 
 func (d *daemon) serve(s *sockets) error {
-	selector := backbone.New(backbone.Options{Node: d.cfg.Local.ID, Regions: d.cfg.Fleet.Regions, Log: d.log})
+	selector := backbone.New(backbone.Options{
+		Node: d.cfg.Local.ID, Regions: d.cfg.Fleet.Regions, Probe: health.HTTP{}.Probe, Log: d.log,
+	})
 	server, err := proxy.New(proxy.Options{
 		Config: d.cfg, Picker: picker{selector}, Log: d.log, Listeners: s.tcp, Stdout: d.stdout,
 	})
@@ -102,7 +108,40 @@ func (d *daemon) serve(s *sockets) error {
 	metrics.MustRegister(server.Collector(), selector.Collector(), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	api := newAPI(d, server, selector, metrics)
-	return task.Serve(context.Background(), d.log, server, selector, &apiTask{api: api, ln: s.control})
+	drained := make(chan struct{})
+	return task.Serve(context.Background(), d.log, proxyTask{server, drained},
+		untilDrained{selector, drained}, untilDrained{&apiTask{api: api, ln: s.control}, drained})
+}
+
+// proxyTask is the proxy; it closes drained when it has let go of its last
+// connection.
+type proxyTask struct {
+	*proxy.Server
+	drained chan struct{}
+}
+
+// Run implements task.Task.
+func (t proxyTask) Run(ctx context.Context) error {
+	defer close(t.drained)
+	return t.Server.Run(ctx)
+}
+
+// untilDrained lets a task outlive the signal to end by the proxy's drain: as
+// long as there are requests, regions are measured and edged can ask.
+type untilDrained struct {
+	task.Task
+	drained <-chan struct{}
+}
+
+// Run implements task.Task.
+func (t untilDrained) Run(ctx context.Context) error {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		<-t.drained // the same end of ctx begins the drain
+		end()
+	})()
+	return t.Task.Run(life)
 }
 
 // apiTask serves the unix socket.

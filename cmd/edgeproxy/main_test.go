@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,7 +39,7 @@ func TestServesAndEnds(t *testing.T) {
 	}
 	p.serves()
 
-	slow := make(chan string)
+	slow := make(chan string, 1)
 	go func() { slow <- s.curl("https://www.example.net/slow") }()
 	<-s.asked
 	p.cmd.Process.Signal(syscall.SIGTERM)
@@ -49,7 +50,7 @@ func TestServesAndEnds(t *testing.T) {
 		}
 		return err != nil
 	})
-	close(s.let)
+	s.release()
 	if out := <-slow; out != "origin 200" {
 		t.Errorf("in flight at SIGTERM: %s", out)
 	}
@@ -82,8 +83,14 @@ func TestAPI(t *testing.T) {
 		st, err := p.state()
 		return err == nil && st.Load.Regions[0].Allowance == 50
 	})
-	if err := call("PUT", "/v1/fleet", map[string]int{"rowz": 1}); !strings.Contains(err, "rowz") {
-		t.Errorf("unknown field: %q", err)
+	later := map[string]any{"rows": []any{}, "later": 1}
+	if err := call("PUT", "/v1/fleet", later); err != "" {
+		t.Errorf("a newer edged: %q", err)
+	}
+	for _, bad := range []any{nil, "text", map[string]any{"rows": 1}} {
+		if err := call("PUT", "/v1/fleet", bad); !strings.Contains(err, "read body") {
+			t.Errorf("bad body %v: %q", bad, err)
+		}
 	}
 	before, _ := p.state()
 	for text, want := range map[string]string{
@@ -100,7 +107,8 @@ func TestAPI(t *testing.T) {
 		t.Errorf("after refused reloads: %v", err)
 	}
 	p.serves()
-	if err := call("PUT", "/v1/fleet", edge.FleetLoad{}); err != "" {
+	row.Load.Demand = 0
+	if err := call("PUT", "/v1/fleet", edge.FleetLoad{Rows: []edge.FleetRow{row}}); err != "" {
 		t.Error(err)
 	}
 	s.route, s.capacity, s.extra = "/only", 7, "    - {name: more, vip: "+s.net+".11, port: 80, protocol: tcp, proxy: http}"
@@ -166,7 +174,7 @@ func TestBecomesItsUser(t *testing.T) {
 		}
 	}
 	env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", st.PID))
-	if !bytes.Contains(env, []byte("LISTEN_FDS=3")) {
+	if !bytes.Contains(env, fmt.Appendf(nil, "%s=%d:", passedFDs, st.PID)) {
 		t.Errorf("environment %q", env)
 	}
 	if err := p.client.Call(t.Context(), "POST", "/v1/reload", nil, nil); err != nil {
@@ -242,13 +250,33 @@ func TestUsage(t *testing.T) {
 	if code := run([]string{"-config", "/nowhere.yaml"}, io.Discard, &errOut); code != 1 || !strings.Contains(errOut.String(), "/nowhere.yaml") {
 		t.Errorf("exit %d: %s", code, errOut.String())
 	}
+	var out bytes.Buffer
+	if code := run([]string{"-version"}, &out, &errOut); code != 0 || out.Len() < 2 {
+		t.Errorf("-version: exit %d, %q", code, out.String())
+	}
+}
+
+func TestInherited(t *testing.T) {
+	own := strconv.Itoa(os.Getpid())
 	for _, tt := range []struct {
-		pid, fds string
-		want     int
-		bad      bool
-	}{{"", "", 0, false}, {"1", "3", 0, false}, {strconv.Itoa(os.Getpid()), "3", 3, false}, {strconv.Itoa(os.Getpid()), "-1", 0, true}, {strconv.Itoa(os.Getpid()), "99999999", 0, true}} {
-		if n, err := passed(tt.pid, tt.fds); n != tt.want || (err != nil) != tt.bad {
-			t.Errorf("passed(%q, %q) = %d, %v", tt.pid, tt.fds, n, err)
+		env  map[string]string
+		want []int
+		bad  bool
+	}{
+		{nil, nil, false},
+		{map[string]string{"LISTEN_PID": "1", "LISTEN_FDS": "3"}, nil, false},
+		{map[string]string{"LISTEN_PID": own, "LISTEN_FDS": "3"}, []int{3, 4, 5}, false},
+		{map[string]string{"LISTEN_PID": own, "LISTEN_FDS": "-1"}, nil, true},
+		{map[string]string{"LISTEN_PID": own, "LISTEN_FDS": "99999999"}, nil, true},
+		{map[string]string{passedFDs: "1:7"}, nil, false},
+		{map[string]string{passedFDs: own + ":7,12"}, []int{7, 12}, false},
+		{map[string]string{passedFDs: own + ":7,x"}, nil, true},
+		{map[string]string{passedFDs: own + ":2"}, nil, true},
+		{map[string]string{passedFDs: own + ":"}, nil, true},
+	} {
+		got, err := inherited(func(key string) string { return tt.env[key] })
+		if !slices.Equal(got, tt.want) || (err != nil) != tt.bad {
+			t.Errorf("%v: %v, %v", tt.env, got, err)
 		}
 	}
 }

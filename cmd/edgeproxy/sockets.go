@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,10 @@ import (
 // firstFD is where inherited sockets begin (sd_listen_fds(3)).
 const firstFD = 3
 
+// passedFDs is the variable by which this process tells itself, once it has
+// become another user, which descriptors are its sockets: PID:FD,FD,...
+const passedFDs = "EDGEPROXY_SOCKETS"
+
 // sockets are all that the process listens on.
 type sockets struct {
 	tcp     map[netip.AddrPort]*net.TCPListener
@@ -26,18 +31,17 @@ type sockets struct {
 }
 
 // inheritSockets takes over the sockets that the service manager, or this very
-// process before it changed its user, has passed (LISTEN_PID, LISTEN_FDS). They
-// are told apart by their address, not by LISTEN_FDNAMES.
+// process before it changed its user, has passed. They are told apart by their address, not by LISTEN_FDNAMES.
 func inheritSockets(log *slog.Logger) (*sockets, error) {
 	s := &sockets{tcp: map[netip.AddrPort]*net.TCPListener{}, log: log}
-	n, err := passed(os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"))
+	fds, err := inherited(os.Getenv)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", passedFDs} {
 		os.Unsetenv(name) // they are about this process only
 	}
-	for fd := firstFD; fd < firstFD+n; fd++ {
+	for _, fd := range fds {
 		unix.CloseOnExec(fd)
 		f := os.NewFile(uintptr(fd), "socket "+strconv.Itoa(fd))
 		if f == nil {
@@ -53,16 +57,33 @@ func inheritSockets(log *slog.Logger) (*sockets, error) {
 	return s, nil
 }
 
-// passed returns how many sockets have been passed to this process.
-func passed(pid, fds string) (int, error) {
-	if fds == "" || pid != strconv.Itoa(os.Getpid()) {
-		return 0, nil
+// inherited returns the descriptors that have been passed to this process, and
+// not to another one whose environment it has.
+func inherited(getenv func(string) string) ([]int, error) {
+	own := strconv.Itoa(os.Getpid())
+	if pid, list, _ := strings.Cut(getenv(passedFDs), ":"); pid == own {
+		var fds []int
+		for text := range strings.SplitSeq(list, ",") {
+			fd, err := strconv.ParseUint(text, 10, 16)
+			if err != nil || fd < firstFD {
+				return nil, fmt.Errorf("read %s: %q is not a descriptor", passedFDs, text)
+			}
+			fds = append(fds, int(fd))
+		}
+		return fds, nil
 	}
-	n, err := strconv.ParseUint(fds, 10, 16)
+	if getenv("LISTEN_PID") != own || getenv("LISTEN_FDS") == "" {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(getenv("LISTEN_FDS"), 10, 16)
 	if err != nil {
-		return 0, fmt.Errorf("read LISTEN_FDS %q: %w", fds, err)
+		return nil, fmt.Errorf("read LISTEN_FDS: %w", err)
 	}
-	return int(n), nil
+	fds := make([]int, n)
+	for i := range fds {
+		fds[i] = firstFD + i
+	}
+	return fds, nil
 }
 
 func (s *sockets) take(ln net.Listener) {
@@ -103,19 +124,19 @@ func (s *sockets) open(cfg *edge.Config, control string) error {
 	return nil
 }
 
-// files returns a descriptor of each socket, and their names.
-func (s *sockets) files() (files []*os.File, names []string, err error) {
+// files returns a descriptor of each socket.
+func (s *sockets) files() ([]*os.File, error) {
 	f, err := s.control.File()
 	if err != nil {
-		return nil, nil, fmt.Errorf("pass control socket on: %w", err)
+		return nil, fmt.Errorf("pass control socket on: %w", err)
 	}
-	files, names = append(files, f), append(names, "control")
+	files := []*os.File{f}
 	for at, ln := range s.tcp {
 		f, err := ln.File()
 		if err != nil {
-			return nil, nil, fmt.Errorf("pass socket %s on: %w", at, err)
+			return nil, fmt.Errorf("pass socket %s on: %w", at, err)
 		}
-		files, names = append(files, f), append(names, "tcp")
+		files = append(files, f)
 	}
-	return files, names, nil
+	return files, nil
 }

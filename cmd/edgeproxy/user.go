@@ -54,42 +54,6 @@ func lookUp(name string) (*account, error) {
 	return a, nil
 }
 
-// maxPassed is how many sockets can be passed on to the process that this one
-// becomes.
-const maxPassed = 256
-
-// descriptors are numbers that are kept free for the sockets to pass on.
-type descriptors []int
-
-// holdDescriptors fills the numbers from 3 up, where sd_listen_fds wants its
-// sockets, before the Go runtime puts its epoll descriptor there: replacing that
-// one under a running runtime would kill the process. It must be the first
-// thing that main does. It does nothing unless we are root, who alone can
-// become somebody else.
-func holdDescriptors() descriptors {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	var held descriptors
-	for {
-		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return held // become finds out whether it is enough
-		}
-		if fd >= firstFD+maxPassed {
-			unix.Close(fd)
-			return held
-		}
-		held = append(held, fd)
-	}
-}
-
-func (d descriptors) release() {
-	for _, fd := range d {
-		unix.Close(fd)
-	}
-}
-
 // become replaces this process by itself as another user, with the same pid and
 // sockets and without any privilege. The user needs to read the configuration
 // and the TLS keys, and to execute this file. It returns only an error.
@@ -104,28 +68,20 @@ func (d *daemon) become(who *account, s *sockets, pid pidFile) error {
 	if err := giveAccessLog(d.cfg.Fleet.Proxy.AccessLog, who); err != nil {
 		return err
 	}
-	files, names, err := s.files()
+	files, err := s.files()
 	if err != nil {
 		return err
 	}
-	env := append(os.Environ(),
-		"LISTEN_PID="+strconv.Itoa(os.Getpid()),
-		"LISTEN_FDS="+strconv.Itoa(len(files)),
-		"LISTEN_FDNAMES="+strings.Join(names, ":"))
+	fds, err := copies(files)
+	if err != nil {
+		return err
+	}
+	env := append(os.Environ(), passedFDs+"="+strconv.Itoa(os.Getpid())+":"+strings.Join(fds, ","))
 	// From here on this thread is another one than the rest of the process;
 	// execve makes the process what this thread is.
 	runtime.LockOSThread()
-	high, err := copyHigh(files)
-	if err != nil {
-		return err
-	}
 	if err := who.drop(); err != nil {
 		return err
-	}
-	for i, fd := range high {
-		if err := unix.Dup3(fd, firstFD+i, 0); err != nil { // no CLOEXEC: it is for the next one
-			return fmt.Errorf("place socket %d: %w", firstFD+i, err)
-		}
 	}
 	err = syscall.Exec(exe, os.Args, env)
 	return fmt.Errorf("run %s as user %s: %w", exe, who.name, err)
@@ -147,25 +103,19 @@ func giveAccessLog(path string, who *account) error {
 	return nil
 }
 
-// copyHigh copies the descriptors to numbers above all targets, so that no
-// target is also a source, and checks that the targets can be replaced.
-func copyHigh(files []*os.File) ([]int, error) {
-	if len(files) > maxPassed {
-		return nil, fmt.Errorf("pass %d sockets on: at most %d can be", len(files), maxPassed)
-	}
-	var high []int
-	for i, f := range files {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, firstFD+maxPassed)
+// copies returns descriptors that stay open over an execve, wherever the kernel
+// puts them. The numbers that sd_listen_fds(3) would want, 3 and up, may be the
+// Go runtime's own by now.
+func copies(files []*os.File) ([]string, error) {
+	var fds []string
+	for _, f := range files {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD, 3)
 		if err != nil {
 			return nil, fmt.Errorf("copy %s: %w", f.Name(), err)
 		}
-		high = append(high, fd)
-		link, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(firstFD+i))
-		if err == nil && strings.HasPrefix(link, "anon_inode:[event") {
-			return nil, fmt.Errorf("pass sockets on: descriptor %d belongs to the Go runtime", firstFD+i)
-		}
+		fds = append(fds, strconv.Itoa(fd))
 	}
-	return high, nil
+	return fds, nil
 }
 
 // drop makes the calling thread, which must be locked, the user: for good, with

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -22,14 +23,14 @@ import (
 
 func main() {
 	lab.Janitor()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	keep := flag.Bool("keep", isTerminal(), "leave the lab up until interrupted")
 	console := flag.String("console", "127.0.0.1:9180", "loopback `address` that a1's console is relayed to")
-	race := flag.Bool("race", false, "build the daemons with the race detector")
+	bin := flag.String("bin", "out/bin", "`folder` that the commands are built into")
 	flag.Parse()
 	d := &demo{start: time.Now()}
-	if err := d.run(ctx, *race, *keep, *console); err != nil {
+	if err := d.run(ctx, *bin, *keep, *console); err != nil {
 		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
 		stop()
 		os.Exit(1)
@@ -54,14 +55,9 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Printf("  %6.1f s  %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func (d *demo) run(ctx context.Context, race, keep bool, console string) error {
-	bin, err := os.MkdirTemp("", "catchment-bin-")
-	if err != nil {
-		return fmt.Errorf("make folder of binaries: %w", err)
-	}
-	defer os.RemoveAll(bin)
+func (d *demo) run(ctx context.Context, bin string, keep bool, console string) error {
 	fmt.Println("Building edged, edgebgp, edgeproxy and edgectl")
-	if err := lab.Build(ctx, bin, race); err != nil {
+	if err := lab.Build(ctx, bin, false); err != nil {
 		return err
 	}
 	fmt.Println("Bringing up three sites (four boxes), three routers (BIRD, FRR, BIRD), three regions, three clients")
@@ -111,5 +107,10 @@ func (d *demo) hold(ctx context.Context, l *lab.Lab, console string) error {
 	ready := func(a net.Addr) {
 		fmt.Printf("\nThe lab is up. Console of a1: http://%s/   Ctrl-C ends it.\n", a)
 	}
-	return l.Boxes["a1"].RelayConsole(ctx, console, ready)
+	err := l.Boxes["a1"].RelayConsole(ctx, console, ready)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		fmt.Printf("\n%s is in use; another port is taken.\n", console)
+		err = l.Boxes["a1"].RelayConsole(ctx, "127.0.0.1:0", ready)
+	}
+	return err
 }

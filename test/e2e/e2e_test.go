@@ -73,6 +73,7 @@ var parts = []struct {
 	{"a dead region is skipped", regionDies},
 	{"no region can be reached: degraded, never withdrawn", allRegionsDie},
 	{"edged restarts while a backend is down", restartBesideDeadBackend},
+	{"those who left come back when the last one dies", lastOneDies},
 	{"the lease runs out: degraded, not withdrawn", lease},
 	{"edgebgp restarts by itself", speakerRestart},
 	{"explain", explain},

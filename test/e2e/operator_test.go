@@ -170,6 +170,10 @@ func cutPrefix6(yaml string) (string, error) {
 		next := strings.Index(out[from+1:], "    - name: ")
 		out = out[:from] + out[from+1+next:]
 	}
+	// The probe of the service goes with it.
+	if from := strings.Index(out, "      - {name: web6-vip,"); from >= 0 {
+		out = out[:from] + out[from+strings.Index(out[from:], "\n")+1:]
+	}
 	if len(out) == len(yaml) || strings.Contains(out, lab.Prefix6.String()) {
 		return "", errors.New("the configuration has no line for the IPv6 prefix")
 	}

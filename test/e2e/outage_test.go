@@ -172,3 +172,56 @@ func restartBesideDeadBackend(ctx context.Context, t *testing.T, w world) error 
 	proxy.RestartAfter(time.Second)
 	return errors.Join(err, w.Settle(ctx))
 }
+
+// lastOneDies: the shared dependency fails, all but one box leave, and that one
+// dies. A service that is perhaps broken is better than none: those who left
+// come back as a last resort, and one of them stays.
+func lastOneDies(ctx context.Context, t *testing.T, w world) error {
+	w.Lab.Shared.SetHealthy(false)
+	defer w.Lab.Shared.SetHealthy(true)
+	var last *lab.Box
+	err := eventually(ctx, "one site is left", func() error {
+		left := map[string]*lab.Box{}
+		for name, b := range w.Lab.Boxes {
+			st, err := b.Status(ctx)
+			if err != nil {
+				return err
+			}
+			for _, d := range st.Decisions {
+				if d.Rung.OnAir() {
+					left[name] = b
+				}
+			}
+		}
+		if len(left) != 1 {
+			return fmt.Errorf("%d boxes are on the air", len(left))
+		}
+		for _, b := range left {
+			last = b
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	died := time.Now()
+	if err := last.Isolate(); err != nil {
+		return err
+	}
+	err = eventually(ctx, "another box announces", func() error {
+		for name, r := range w.Lab.Routers {
+			route, err := r.Route(lab.Prefix4)
+			if err != nil {
+				return err
+			}
+			if len(route.Via) == 0 || slices.Contains(route.Via, last.Name()) {
+				return fmt.Errorf("%s: %v", name, route.Via)
+			}
+		}
+		return nil
+	})
+	t.Logf("%s died; every router has another route after %.1f s", last.Name(), time.Since(died).Seconds())
+	err = errors.Join(err, last.Rejoin())
+	w.Lab.Shared.SetHealthy(true)
+	return errors.Join(err, w.Settle(ctx))
+}

@@ -29,7 +29,7 @@ func Build(ctx context.Context, dir string, race bool) error {
 	if err != nil {
 		return fmt.Errorf("find folder of commands: %w", err)
 	}
-	args := []string{"build", "-o", abs + string(filepath.Separator)}
+	args := []string{"build", "-buildvcs=false", "-o", abs + string(filepath.Separator)}
 	if race {
 		args = append(args, "-race")
 	}

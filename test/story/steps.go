@@ -154,7 +154,9 @@ func leavesInOrder(ctx context.Context, t *Teller, b *lab.Box, start time.Time) 
 			return err
 		}
 		if len(seen) == 0 || seen[len(seen)-1] != d.Rung {
-			seen = append(seen, d.Rung)
+			if seen = append(seen, d.Rung); d.Rung == edge.Announced {
+				return errors.New("it has not noticed yet")
+			}
 			t.Say("%s: %s after %s%s", b.Name(), d.Rung, since(start), because(d.Reason))
 		}
 		if d.Rung.WantsOut() && !degraded {

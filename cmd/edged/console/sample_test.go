@@ -86,9 +86,9 @@ func sample() edge.SystemStatus {
 			{Prefix: cover, Rung: edge.Degraded, Since: ago(12 * time.Minute), Reason: "regions is down: 1 of 3 regions can be reached, at least 2 are needed"},
 		},
 		Conditions: []edge.PrefixHealth{
-			{Prefix: prefix4, Condition: edge.Condition{Health: edge.Sick, Since: ago(97 * time.Second), Reason: "serving → web-vip is down: answered 503, expected 200"}},
-			{Prefix: prefix6, Condition: edge.Condition{Health: edge.HealthUnknown, Reason: "dns is unknown: probe could not run: too many open files"}},
-			{Prefix: cover, Condition: edge.Condition{Health: edge.HealthDegraded, Since: ago(12 * time.Minute), Reason: "regions is down"}},
+			{Prefix: prefix4, MinSites: 2, Condition: edge.Condition{Health: edge.Sick, Since: ago(97 * time.Second), Reason: "serving → web-vip is down: answered 503, expected 200"}},
+			{Prefix: prefix6, MinSites: 1, Condition: edge.Condition{Health: edge.HealthUnknown, Reason: "dns is unknown: probe could not run: too many open files"}},
+			{Prefix: cover, MinSites: 1, Condition: edge.Condition{Health: edge.HealthDegraded, Since: ago(12 * time.Minute), Reason: "regions is down"}},
 		},
 		Probes: []edge.Status{
 			{Probe: "dns", LastErr: "probe could not run: too many open files", LastErrAt: ago(time.Second)},

@@ -16,27 +16,31 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/catchment-dev/edge"
 )
 
-// Group is the group that may use the sockets, if the box has it.
+// Group is the group that may use a shared socket, if the box has it.
 const Group = "edge"
 
 // maxBody bounds a request or an answer, in bytes.
 const maxBody = 16 << 20
 
-// Listen makes the unix socket at path, mode 0660 and of the group "edge"
-// where that exists. A socket that a dead process left is replaced; a live one
-// is an error.
+// Listen makes the unix socket at path for the user of this process alone: mode
+// 0600. A socket that a dead process left is replaced; a live one is an error.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make folder of socket: %w", err)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	switch c, err := net.DialTimeout("unix", path, time.Second); {
+	case err == nil:
 		c.Close()
 		return nil, fmt.Errorf("listen on %s: another process answers there", path)
+	case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist):
+		// Any other error, such as a full queue, is not the word of a dead one.
+		return nil, fmt.Errorf("listen on %s: another process may be there: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove stale socket: %w", err)
@@ -45,17 +49,17 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	if err := restrict(path); err != nil {
+	if err := os.Chmod(path, 0o600); err != nil {
 		ln.Close()
-		return nil, err
+		return nil, fmt.Errorf("restrict socket: %w", err)
 	}
 	return ln, nil
 }
 
-func restrict(path string) error {
-	if err := os.Chmod(path, 0o660); err != nil {
-		return fmt.Errorf("restrict socket: %w", err)
-	}
+// Share gives the socket at path to the group "edge" as well, where the box has
+// one: mode 0660. Only edged's socket is for people; what the daemons say to
+// each other is nobody else's.
+func Share(path string) error {
 	g, err := user.LookupGroup(Group)
 	if err != nil {
 		return nil // no such group: root only
@@ -64,8 +68,11 @@ func restrict(path string) error {
 	if err != nil {
 		return fmt.Errorf("read gid of group %s: %w", Group, err)
 	}
-	if err := os.Chown(path, -1, gid); err != nil && !errors.Is(err, os.ErrPermission) {
+	if err := os.Chown(path, -1, gid); err != nil {
 		return fmt.Errorf("give socket to group %s: %w", Group, err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return fmt.Errorf("open socket to group %s: %w", Group, err)
 	}
 	return nil
 }

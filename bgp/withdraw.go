@@ -1,0 +1,94 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// ErrForgotten matches the error of an intent that was refused because it
+// neither announces nor withdraws a prefix that is announced.
+var ErrForgotten = errors.New("intent is refused, nothing is withdrawn by being forgotten")
+
+// maxNamed bounds how many prefixes an error names.
+const maxNamed = 20
+
+// forgotten returns an error that matches ErrForgotten if in says nothing of a
+// prefix that is announced, or may be. Those are the prefixes of the intent in
+// force: what could not be withdrawn is among them, and nothing else is ever
+// put into the server.
+func (s *Speaker) forgotten(in edge.Intent) error {
+	if s.intent == nil {
+		return nil
+	}
+	named := map[netip.Prefix]bool{}
+	for _, a := range in.Announcements {
+		named[a.Net] = true
+	}
+	for _, w := range in.Withdraw {
+		named[w.Net] = true
+	}
+	var missing []string
+	for _, a := range s.intent.Announcements {
+		if !named[a.Net] {
+			missing = append(missing, a.Net.String())
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	more := ""
+	if n := len(missing) - maxNamed; n > 0 {
+		more, missing = fmt.Sprintf(" and %d more", n), missing[:maxNamed]
+	}
+	return fmt.Errorf("%w: announced, but neither in announcements nor in withdraw: %s%s", ErrForgotten, strings.Join(missing, ", "), more)
+}
+
+// withdraw carries out the orders about what is announced. It returns the
+// announcements that stay in spite of their order, and why: they go on as they
+// are, since the leave to withdraw may end, so nothing is tried again later.
+func (s *Speaker) withdraw(ctx context.Context, orders []edge.Withdrawal) (stays []edge.Announcement, err error) {
+	if s.intent == nil {
+		return nil, nil
+	}
+	announced := map[netip.Prefix]edge.Announcement{}
+	for _, a := range s.intent.Announcements {
+		announced[a.Net] = a
+	}
+	var errs []error
+	var silent bool
+	for _, w := range orders {
+		a, ok := announced[w.Net]
+		if !ok {
+			continue
+		}
+		err := errors.New("not tried: the BGP server does not answer")
+		if !silent {
+			err = s.leave(ctx, w)
+		}
+		if err != nil {
+			stays = append(stays, a)
+			errs = append(errs, fmt.Errorf("%s stays: %w", w.Net, err))
+			s.log.Error("withdrawal has failed, the prefix stays", "prefix", w.Net, "until", w.Until, "err", err)
+		}
+		silent = silent || hangs(err)
+	}
+	return stays, errors.Join(errs...)
+}
+
+// leave withdraws one prefix, unless its permit has ended by now, however long
+// the order has been on its way.
+func (s *Speaker) leave(ctx context.Context, w edge.Withdrawal) error {
+	if now := s.now(); !now.Before(w.Until) {
+		return fmt.Errorf("the permit to withdraw it has ended at %s, and now is %s", w.Until.Format(time.RFC3339Nano), now.Format(time.RFC3339Nano))
+	}
+	if s.engine == nil {
+		return nil
+	}
+	return s.engine.withdraw(ctx, w.Net)
+}

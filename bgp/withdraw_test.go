@@ -1,0 +1,355 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/catchment-dev/edge"
+)
+
+// faulty stands in for GoBGP's server where its calls must fail: it says which
+// prefixes and peers it was called for, and its fault answers.
+type faulty struct {
+	mu    sync.Mutex
+	calls []string
+	fault func(call string) error
+}
+
+func (f *faulty) call(call string) error {
+	f.mu.Lock()
+	f.calls = append(f.calls, call)
+	f.mu.Unlock()
+	if f.fault == nil {
+		return nil
+	}
+	return f.fault(call)
+}
+
+func (f *faulty) AddPath(_ context.Context, r *api.AddPathRequest) (*api.AddPathResponse, error) {
+	h, err := held(r.Path, 0)
+	return nil, errors.Join(err, f.call("add "+h.Net.String()))
+}
+
+func (f *faulty) DeletePath(_ context.Context, r *api.DeletePathRequest) error {
+	h, err := held(r.Path, 0)
+	return errors.Join(err, f.call("delete "+h.Net.String()))
+}
+
+func (f *faulty) AddPeer(_ context.Context, r *api.AddPeerRequest) error {
+	return f.call("add " + r.Peer.Conf.NeighborAddress)
+}
+
+func (f *faulty) UpdatePeer(context.Context, *api.UpdatePeerRequest) (*api.UpdatePeerResponse, error) {
+	return nil, nil
+}
+
+func (f *faulty) DeletePeer(_ context.Context, r *api.DeletePeerRequest) error {
+	return f.call("delete " + r.Address)
+}
+
+func (f *faulty) ListPeer(context.Context, *api.ListPeerRequest, func(*api.Peer)) error {
+	if f.fault == nil {
+		return nil
+	}
+	return f.fault("list")
+}
+
+func (f *faulty) ListPath(context.Context, *api.ListPathRequest, func(*api.Destination)) error {
+	return nil
+}
+
+// did returns the calls since the last time.
+func (f *faulty) did() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := strings.Join(f.calls, ", ")
+	f.calls = nil
+	return out
+}
+
+var (
+	p4 = netip.MustParsePrefix("198.51.100.0/24")
+	p6 = netip.MustParsePrefix("2001:db8::/32")
+)
+
+// plainIntent is goodIntent without peers.
+func plainIntent() edge.Intent {
+	in := normal(goodIntent())
+	in.Speaker.Peers, in.Speaker.Listen = nil, 0
+	return in
+}
+
+// speakerOf returns a Speaker whose engine calls f and that runs plainIntent.
+func speakerOf(t *testing.T, f *faulty) *Speaker {
+	t.Helper()
+	s := New(Options{})
+	in := plainIntent()
+	s.engine = &engine{
+		key: keyOf(in.Speaker), log: slog.New(slog.DiscardHandler), journal: s.journal, paths: f, peerings: f, read: f,
+		routes: map[netip.Prefix]route{}, peers: map[netip.Addr]edge.Peer{}, refusals: map[netip.Addr]edge.Reason{},
+	}
+	if err := s.accept(t.Context(), in); err != nil || f.did() != "add 198.51.100.0/24, add 2001:db8::/32" {
+		t.Fatalf("first intent: %v", err)
+	}
+	return s
+}
+
+// ordered is in with an order to withdraw p for another second.
+func ordered(in edge.Intent, p netip.Prefix) edge.Intent {
+	in.Announcements = slices.DeleteFunc(slices.Clone(in.Announcements), func(a edge.Announcement) bool { return a.Net == p })
+	in.Withdraw = append(slices.Clone(in.Withdraw), edge.Withdrawal{Net: p, Until: time.Now().Add(time.Second)})
+	return in
+}
+
+// TestForgotten: not one word of an intent that forgets a prefix is carried
+// out.
+func TestForgotten(t *testing.T) {
+	f := &faulty{}
+	s := speakerOf(t, f)
+	now := time.Now().Add(time.Second)
+	s.now = func() time.Time { return now }
+	lease := s.lease
+	in := plainIntent()
+	in.Generation, in.Announcements = 9, nil
+	in.Speaker.Lease = time.Minute
+	in.Speaker.Peers = goodIntent().Speaker.Peers
+	in.Announcements = []edge.Announcement{{Net: netip.MustParsePrefix("203.0.113.0/24"), NextHop: netip.MustParseAddr("192.0.2.1")}}
+	for want, withdraw := range map[string][]netip.Prefix{"198.51.100.0/24, 2001:db8::/32": nil, ": 2001:db8::/32": {p4}} {
+		for _, p := range withdraw {
+			in = ordered(in, p)
+		}
+		err := s.accept(t.Context(), in)
+		if !errors.Is(err, ErrForgotten) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("forgetting gives %v, want %q", err, want)
+		}
+		if f.did() != "" || s.lease != lease || s.intent.Generation != 3 || len(s.intent.Announcements) != 2 || len(s.engine.refusals) > 0 {
+			t.Errorf("a refused intent has changed something: %+v", s.intent)
+		}
+		in.Withdraw = nil
+	}
+	s.intent.Announcements = make([]edge.Announcement, 1000)
+	if err := s.accept(t.Context(), in); err == nil || len(err.Error()) > 1000 || !strings.HasSuffix(err.Error(), " and 980 more") {
+		t.Errorf("forgetting 1000: %v", err)
+	}
+}
+
+// TestPermitEnds: the clock is looked at before each withdrawal, and an end
+// that has passed costs only its own prefix.
+func TestPermitEnds(t *testing.T) {
+	f := &faulty{}
+	s := speakerOf(t, f)
+	start := time.Now()
+	now := start
+	s.now = func() time.Time { return now }
+	f.fault = func(string) error { now = now.Add(time.Second); return nil } // each call takes a second
+	in := plainIntent()
+	in.Generation = 4
+	in.Announcements[0].Net = netip.MustParsePrefix("203.0.113.0/24")
+	in.Announcements = in.Announcements[:1]
+	in.Withdraw = []edge.Withdrawal{{Net: p4, Until: start.Add(time.Second)}, {Net: p6, Until: start.Add(time.Second)}, {Net: netip.MustParsePrefix("192.0.2.0/24")}}
+	err := s.accept(t.Context(), in)
+	if err == nil || !strings.Contains(err.Error(), "2001:db8::/32 stays: the permit to withdraw it has ended") || strings.Contains(err.Error(), "198.51") {
+		t.Errorf("the second permit has ended: %v", err)
+	}
+	if did := f.did(); did != "delete 198.51.100.0/24, add 203.0.113.0/24" {
+		t.Errorf("did %s", did)
+	}
+	if got := s.intent; got.Generation != 4 || len(got.Announcements) != 2 || got.Announcements[1].Net != p6 || got.Withdraw != nil || !s.lease.renewed.Equal(start) || s.failed {
+		t.Errorf("in force: %+v, lease renewed %s after, failed %v", got, s.lease.renewed.Sub(start), s.failed)
+	}
+	// What stays must be named the next time, and is not touched until then.
+	if err := s.apply(t.Context()); err != nil || f.did() != "" {
+		t.Errorf("the next attempt: %v", err)
+	}
+	in.Withdraw = nil
+	if err := s.accept(t.Context(), in); !errors.Is(err, ErrForgotten) {
+		t.Errorf("what stays is forgotten: %v", err)
+	}
+	in.Withdraw = []edge.Withdrawal{{Net: p6, Until: now.Add(time.Nanosecond)}}
+	if err := s.accept(t.Context(), in); err != nil || f.did() != "delete 2001:db8::/32" || len(s.intent.Announcements) != 1 {
+		t.Errorf("ordered again: %v", err)
+	}
+}
+
+// TestUnsure: after a call that has failed the server is told again, whatever
+// it is to be.
+func TestUnsure(t *testing.T) {
+	no := errors.New("no")
+	fail := func(call string) func(string) error {
+		return func(c string) error {
+			if c == call {
+				return no
+			}
+			return nil
+		}
+	}
+	for name, c := range map[string]struct {
+		faults string // of the withdrawal of p4
+		did    string
+		left   int
+	}{
+		"delete": {"delete 198.51.100.0/24", "delete 198.51.100.0/24, add 198.51.100.0/24", 2},
+		"none":   {"", "delete 198.51.100.0/24", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &faulty{fault: nil}
+			s := speakerOf(t, f)
+			f.fault = fail(c.faults)
+			err := s.accept(t.Context(), ordered(plainIntent(), p4))
+			if (err != nil) != (c.faults != "") || err != nil && (!errors.Is(err, no) || !strings.Contains(err.Error(), "198.51.100.0/24 stays: withdraw")) {
+				t.Errorf("withdrawal: %v", err)
+			}
+			if did := f.did(); did != c.did || len(s.intent.Announcements) != c.left {
+				t.Errorf("did %s, %d announcements", did, len(s.intent.Announcements))
+			}
+		})
+	}
+	t.Run("neither", func(t *testing.T) {
+		f := &faulty{}
+		s := speakerOf(t, f)
+		f.fault = func(string) error { return no }
+		if err := s.accept(t.Context(), ordered(plainIntent(), p4)); !errors.Is(err, no) || !s.failed {
+			t.Errorf("withdrawal: %v", err)
+		}
+		f.did()
+		// Still nothing works, and it is ordered again; then it is announced.
+		for range 2 {
+			if err := s.accept(t.Context(), ordered(plainIntent(), p4)); !errors.Is(err, no) || !strings.HasPrefix(f.did(), "delete 198.51.100.0/24") {
+				t.Errorf("withdrawn again: %v", err)
+			}
+		}
+		f.fault = nil
+		if err := s.accept(t.Context(), plainIntent()); err != nil || f.did() != "add 198.51.100.0/24" || s.failed {
+			t.Errorf("announced again: %v", err)
+		}
+		if err := s.accept(t.Context(), plainIntent()); err != nil || f.did() != "" {
+			t.Errorf("announced for sure: %v", err)
+		}
+	})
+	t.Run("delete, and the rest was given up", func(t *testing.T) {
+		f := &faulty{}
+		s := speakerOf(t, f)
+		f.fault = func(string) error { return context.DeadlineExceeded }
+		in := ordered(plainIntent(), p4)
+		in.Announcements[0].Normal.MED = 7
+		if err := s.accept(t.Context(), in); err == nil || f.did() != "delete 198.51.100.0/24, add 2001:db8::/32" {
+			t.Errorf("withdrawal: %v", err)
+		}
+		f.fault = nil
+		if err := s.accept(t.Context(), in); err != nil || !strings.HasPrefix(f.did(), "delete 198.51.100.0/24") || len(s.intent.Announcements) != 1 {
+			t.Errorf("withdrawn again: %v", err)
+		}
+	})
+	t.Run("add", func(t *testing.T) {
+		f := &faulty{}
+		s := speakerOf(t, f)
+		f.fault = fail("add 198.51.100.0/24")
+		in := plainIntent()
+		in.Announcements[0].Degrade = true
+		if err := s.accept(t.Context(), in); !errors.Is(err, no) || f.did() != "add 198.51.100.0/24" {
+			t.Errorf("degraded: %v", err)
+		}
+		// It may stand in the table in either way.
+		f.fault = nil
+		if err := s.accept(t.Context(), ordered(plainIntent(), p4)); err != nil || f.did() != "delete 198.51.100.0/24" {
+			t.Errorf("withdrawn: %v", err)
+		}
+	})
+}
+
+// TestServerHangs: once the server does not answer, the rest is not waited for,
+// and nothing that was not withdrawn is lost.
+func TestServerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faulty{}
+		s := speakerOf(t, f)
+		release := make(chan struct{})
+		f.fault = func(string) error { <-release; return nil }
+		start := time.Now()
+		in := ordered(ordered(plainIntent(), p4), p6)
+		for i := range in.Withdraw {
+			in.Withdraw[i].Until = start.Add(time.Hour)
+		}
+		err := s.accept(t.Context(), in)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2001:db8::/32 stays: not tried") {
+			t.Errorf("withdrawals: %v", err)
+		}
+		// One withdrawal, and one attempt to announce what stays.
+		if took := time.Since(start); took != 2*callLimit || len(s.intent.Announcements) != 2 || !s.failed {
+			t.Errorf("after %s: %+v", took, s.intent)
+		}
+		close(release)
+		synctest.Wait()
+		f.did()
+		if err := s.apply(t.Context()); err != nil || f.did() != "add 198.51.100.0/24" {
+			t.Errorf("the next attempt: %v", err)
+		}
+	})
+}
+
+// TestPeerFails: trouble with peers is shown with them. It neither makes a
+// withdrawal count as failed nor is it given up.
+func TestPeerFails(t *testing.T) {
+	f := &faulty{}
+	s := speakerOf(t, f)
+	in := ordered(plainIntent(), p4)
+	gone := goodIntent().Speaker.Peers[0]
+	gone.PasswordFile = ""
+	s.engine.peers[gone.Addr] = gone
+	s.journal.add(gone.Addr)
+	p := gone
+	p.ID, p.Addr = "b", netip.MustParseAddr("192.0.2.253")
+	in.Speaker.Peers = []edge.Peer{p}
+	f.fault = func(c string) error {
+		if c == "add 192.0.2.253" || c == "delete 192.0.2.254" || c == "list" {
+			return errors.New("no")
+		}
+		return nil
+	}
+	if err := s.accept(t.Context(), in); err != nil {
+		t.Errorf("peers fail: %v", err)
+	}
+	if did := f.did(); did != "delete 198.51.100.0/24, delete 192.0.2.254, add 192.0.2.253, delete 192.0.2.253" {
+		t.Errorf("did %s", did)
+	}
+	if len(s.intent.Announcements) != 1 || s.failed || s.untilWake() > retryPause {
+		t.Errorf("in force: %+v, next attempt in %s", s.intent, s.untilWake())
+	}
+	if why := s.engine.refusals[p.Addr]; !strings.Contains(string(why), "add peer b: ") {
+		t.Errorf("the new peer's error is %q", why)
+	}
+	if left := s.engine.lingering(in.Speaker.Peers); len(left) != 1 || left[0].ID != "a" || s.journal.get(gone.Addr).session == "" {
+		t.Errorf("the old peer is not shown: %+v", left)
+	}
+	f.fault = nil
+	if err := s.accept(t.Context(), in); err != nil || f.did() != "delete 192.0.2.254, add 192.0.2.253" || len(s.engine.refusals) > 0 {
+		t.Errorf("the next intent: %v, %v", err, s.engine.refusals)
+	}
+}
+
+// TestSetOfOneWhoHasGone: nothing is begun for a caller who has gone, even if
+// the intent had been handed over.
+func TestSetOfOneWhoHasGone(t *testing.T) {
+	f := &faulty{}
+	s := speakerOf(t, f)
+	lease := s.lease
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	in := ordered(plainIntent(), p4)
+	if got := s.answer(t.Context(), ask{ctx: ctx, intent: &in}); !errors.Is(got.err, context.Canceled) {
+		t.Errorf("answer: %v", got.err)
+	}
+	if f.did() != "" || len(s.intent.Announcements) != 2 || s.lease != lease {
+		t.Errorf("something was done: %+v", s.intent)
+	}
+}
