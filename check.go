@@ -227,7 +227,8 @@ func (k *checker) nodesWithout() (v4, v6 map[SiteID]NodeID) {
 }
 
 // minSites: a floor that the other sites cannot reach would never let any site
-// go; a floor of 0 lets the last one go.
+// go. A floor of 0 lets the last one go: that is how a prefix is retired, so it
+// has to be written out.
 func (k *checker) minSites(path string, p *Prefix, most int) {
 	if p.MinSites < 0 {
 		p.MinSites = min(1, max(most, 0))
@@ -236,8 +237,8 @@ func (k *checker) minSites(path string, p *Prefix, most int) {
 	case k.bad[path] || len(k.sites) == 0 || k.bad["fleet.nodes"]:
 	case most == 0 && p.MinSites > 0:
 		k.fail(path, "%d is not 0: only one site has nodes, no other can stay", p.MinSites)
-	case most > 0 && (p.MinSites < 1 || p.MinSites > most):
-		k.fail(path, "%d is not from 1 to %d: %d sites have nodes, one less can stay while one leaves", p.MinSites, most, len(k.sites))
+	case most > 0 && (p.MinSites > most):
+		k.fail(path, "%d is not from 0 to %d: %d sites have nodes, one less can stay while one leaves", p.MinSites, most, len(k.sites))
 	}
 }
 

@@ -21,6 +21,10 @@ const maxErrors = 500
 // Load reads and parses the file at path. A configuration that is not valid
 // is an Errors; anything else says that the file could not be read.
 func Load(path string) (*Config, error) {
+	// To open a pipe would wait for somebody to write into it.
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("read config: %s is not a regular file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)

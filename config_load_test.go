@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -39,8 +40,22 @@ func TestLoadUnreadable(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) || errors.As(err, &places) {
 		t.Errorf("a missing file gave %v", err)
 	}
-	if _, err := Load("/dev/zero"); !errors.As(err, &places) || !strings.Contains(err.Error(), "larger than 1048576 bytes") {
-		t.Errorf("an endless file gave %v", err)
+	large := filepath.Join(t.TempDir(), "large.yaml")
+	if err := errors.Join(os.WriteFile(large, nil, 0o600), os.Truncate(large, 1<<30)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(large); !errors.As(err, &places) || !strings.Contains(err.Error(), "larger than 1048576 bytes") {
+		t.Errorf("a file of 1 GiB gave %v", err)
+	}
+	// Nobody writes into the pipe: to open it would wait for ever.
+	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, "/dev/zero"} {
+		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s gave %v", path, err)
+		}
 	}
 }
 

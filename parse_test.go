@@ -101,7 +101,7 @@ func TestMinSites(t *testing.T) {
 		"one, 0":         {one, "0", 0, true},
 		"one, 1":         {one, "1", 0, false},
 		"two":            {two, "", 1, true},
-		"two, 0":         {two, "0", 0, false},
+		"two, 0":         {two, "0", 0, true},
 		"two, 1":         {two, "1", 1, true},
 		"two, 2":         {two, "2", 0, false},
 		"one of two":     {empty, "", 0, true},
