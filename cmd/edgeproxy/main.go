@@ -38,6 +38,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("edgeproxy", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	config := flags.String("config", "/etc/edge/edge.yaml", "configuration file")
+	fallback := flags.String("fallback", "/var/lib/edge/applied.yaml", "configuration `file` that edged applied last, used where the other is refused")
 	path := flags.String("socket", "", "unix socket for edged (default RUN_DIR/edgeproxy.sock)")
 	show := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
@@ -47,7 +48,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, version.String())
 		return 0
 	}
-	d := daemon{log: log, stdout: stdout, config: *config, socket: *path}
+	d := daemon{log: log, stdout: stdout, config: *config, fallback: *fallback, socket: *path}
 	if err := d.start(); err != nil {
 		fmt.Fprintln(stderr, "edgeproxy:", err)
 		return 1
@@ -57,15 +58,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // daemon is one run of the process.
 type daemon struct {
-	log            *slog.Logger
-	stdout         io.Writer
-	config, socket string
-	cfg            *edge.Config
+	log                      *slog.Logger
+	stdout                   io.Writer
+	config, fallback, socket string
+	cfg                      *edge.Config
 }
 
 func (d *daemon) start() error {
 	var err error
-	if d.cfg, err = edge.Load(d.config); err != nil {
+	if d.cfg, err = d.load(); err != nil {
 		return err
 	}
 	if d.socket == "" {
@@ -92,6 +93,22 @@ func (d *daemon) start() error {
 	}
 	d.log.Info("starting", "version", version.String(), "config", d.cfg.Hash)
 	return d.serve(s)
+}
+
+// load reads the configuration. One that is refused, which edged has refused as
+// well, must not keep a proxy that has crashed from serving what edged goes on
+// announcing: then that which edged applied last is used.
+func (d *daemon) load() (*edge.Config, error) {
+	cfg, err := edge.Load(d.config)
+	if err == nil {
+		return cfg, nil
+	}
+	last, lastErr := edge.Load(d.fallback)
+	if lastErr != nil {
+		return nil, err
+	}
+	d.log.Error("the configuration is refused; using the one that edged applied last", "err", err, "file", d.fallback)
+	return last, nil
 }
 
 func (d *daemon) serve(s *sockets) error {

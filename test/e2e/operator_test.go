@@ -96,6 +96,17 @@ func badReload(ctx context.Context, t *testing.T, w world) error {
 	if after.Generation != before.Generation || after.ConfigHash != before.ConfigHash || after.ConfigErr == "" {
 		t.Errorf("generation %d, error %q; want generation %d and an error", after.Generation, after.ConfigErr, before.Generation)
 	}
+	// A proxy that crashes now must come back with what was applied last.
+	if err := box.Daemon(lab.Proxy).Kill(ctx); err != nil {
+		return err
+	}
+	err = eventually(ctx, "b1's edgeproxy is back", func() error {
+		var st edge.ProxyState
+		return box.Ask(ctx, lab.Proxy, "/v1/state", &st)
+	})
+	if err != nil {
+		return err
+	}
 	if err := box.Configure(good); err != nil {
 		return err
 	}
@@ -147,7 +158,7 @@ func dropPrefix(ctx context.Context, t *testing.T, w world) error {
 		return err
 	}
 	if lost, err := watch.Lost(); err != nil || len(lost) > 0 {
-		return fmt.Errorf("r-c lost the prefix %d times, %w", len(lost), err)
+		return fmt.Errorf("r-c lost the prefix %d times, %v", len(lost), err)
 	}
 	if err := box.Configure(good); err != nil {
 		return err
@@ -221,7 +232,7 @@ func lease(ctx context.Context, t *testing.T, w world) error {
 		return err
 	}
 	if lost, err := watch.Lost(); err != nil || len(lost) > 0 {
-		return fmt.Errorf("r-b lost the prefix %d times, %w", len(lost), err)
+		return fmt.Errorf("r-b lost the prefix %d times, %v", len(lost), err)
 	}
 	return w.Settle(ctx)
 }

@@ -106,7 +106,7 @@ func allRegionsDie(ctx context.Context, _ *testing.T, w world) error {
 	for name, r := range w.Lab.Routers {
 		route, err := r.Route(lab.Prefix4)
 		if err != nil || len(route.Via) == 0 {
-			return fmt.Errorf("%s has no route to %s, %w", name, lab.Prefix4, err)
+			return fmt.Errorf("%s has no route to %s, %v", name, lab.Prefix4, err)
 		}
 	}
 	// The routes may still be moving between paths that are degraded alike.

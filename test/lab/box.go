@@ -120,7 +120,7 @@ func (b *Box) Start(bin string) error {
 		args          []string
 	}{
 		{Speaker, "", []string{"-socket", filepath.Join(b.RunDir(), "edgebgp.sock"), "-state", filepath.Join(b.RunDir(), "edgebgp.state")}},
-		{Proxy, filepath.Join(b.RunDir(), "edgeproxy.pid"), []string{"-config", b.ConfigPath()}},
+		{Proxy, filepath.Join(b.RunDir(), "edgeproxy.pid"), []string{"-config", b.ConfigPath(), "-fallback", b.path("state/applied.yaml")}},
 		{Control, "", []string{"-config", b.ConfigPath()}},
 	} {
 		daemon, err := startDaemon(daemonSpec{

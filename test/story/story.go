@@ -218,8 +218,11 @@ func (w watches) quiet() error {
 	var errs []error
 	for where, one := range w {
 		events, err := one.Events()
-		if err != nil || len(events) > 0 {
-			errs = append(errs, fmt.Errorf("%s: %d changes of the route, %w", where, len(events), err))
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if len(events) > 0 {
+			errs = append(errs, fmt.Errorf("%s: %d changes of the route, first at %s", where, len(events), events[0].At.Format("15:04:05.000")))
 		}
 	}
 	return errors.Join(errs...)
