@@ -33,7 +33,7 @@ func openBrowser(t *testing.T) *browser {
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--no-proxy-server",
 		"--user-data-dir="+profile, "--remote-debugging-pipe", "about:blank")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Env = append(os.Environ(), "HOME="+profile)
+	cmd.Env = append(os.Environ(), "HOME="+profile, "TMPDIR="+profile)
 	theirIn, ourOut, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
