@@ -60,13 +60,7 @@ func TestForgottenIsRefused(t *testing.T) {
 // intent is done.
 func TestPermitHasEnded(t *testing.T) {
 	t.Parallel()
-	s := newSpeaker(t)
-	r := newBird(t, s, 1, birdOptions{})
-	in := intentOf(peerN(1))
-	s.set(in)
-	s.established("r1")
-	r.has(net4, normal4)
-	r.has(net6, normal6)
+	s, r, in := announced(t)
 
 	new4 := netip.MustParsePrefix("198.51.100.0/24")
 	late := withdrawn(in, time.Now().Add(-time.Millisecond), net4)

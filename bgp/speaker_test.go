@@ -38,15 +38,22 @@ func (s *speaker) holds(id edge.PeerID, in edge.Intent) {
 	}
 }
 
-func TestAnnounceDegradeWithdraw(t *testing.T) {
-	t.Parallel()
+// announced is a speaker whose one peer, a BIRD, has both prefixes.
+func announced(t *testing.T) (*speaker, *bird, edge.Intent) {
+	t.Helper()
 	s := newSpeaker(t)
 	r := newBird(t, s, 1, birdOptions{})
 	in := intentOf(peerN(1))
 	s.set(in)
 	s.established("r1")
 	r.has(net4, normal4)
-	r.has(net6, normal6) // over the same IPv4 session
+	r.has(net6, normal6)
+	return s, r, in
+}
+
+func TestAnnounceDegradeWithdraw(t *testing.T) {
+	t.Parallel()
+	s, r, in := announced(t) // over the same IPv4 session
 	r.ns.inFIB(t, true)
 	s.holds("r1", in)
 
@@ -141,13 +148,7 @@ func TestFRR(t *testing.T) {
 
 func TestLeaseRunsOut(t *testing.T) {
 	t.Parallel()
-	s := newSpeaker(t)
-	r := newBird(t, s, 1, birdOptions{})
-	in := intentOf(peerN(1))
-	s.set(in)
-	s.established("r1")
-	r.has(net4, normal4)
-	r.has(net6, normal6)
+	s, r, in := announced(t)
 	deleted := r.ns.watch(t)
 
 	in.Speaker.Lease = time.Second

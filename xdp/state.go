@@ -14,9 +14,9 @@ import (
 // Limits of a table. The program has twice as many ids, so that a table can be
 // replaced by an entirely different one.
 const (
-	maxServices = 512
-	maxBackends = 8192 // over all services
-	maxTrusted  = 2048
+	maxServices = edge.MaxServices
+	maxBackends = edge.MaxBackends // over all services
+	maxTrusted  = edge.MaxTrusted
 	serviceIDs  = 1024
 	backendIDs  = 16384
 	maxNameLen  = 32

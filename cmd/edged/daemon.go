@@ -262,7 +262,7 @@ func (d *daemon) followProxy(ctx context.Context) error {
 // fleetLoad is what the other nodes have said of their load.
 func (d *daemon) fleetLoad() edge.FleetLoad {
 	var out edge.FleetLoad
-	for _, m := range d.guard.State().Members {
+	for _, m := range d.guard.Members() {
 		if m.Age >= 0 && m.Node != d.config().Local.ID {
 			out.Rows = append(out.Rows, edge.FleetRow{Node: m.Node, Age: m.Age, Load: m.Report.Load})
 		}

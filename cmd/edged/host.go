@@ -73,7 +73,7 @@ func tidyHost(before, next *edge.Config) error {
 		if has(next.Fleet.Prefixes, p.Net) {
 			continue
 		}
-		err := netlink.RouteDel(&netlink.Route{Dst: ipNet(p.Net), Type: unix.RTN_BLACKHOLE, Protocol: routeProtocol, Priority: 1 << 20})
+		err := netlink.RouteDel(blackholeRoute(p.Net))
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs = append(errs, fmt.Errorf("remove blackhole route for %s: %w", p.Net, err))
 		}
@@ -94,8 +94,13 @@ func removeAddress(a netip.Addr) error {
 	return nil
 }
 
+// blackholeRoute is the last choice of all routes for p.
+func blackholeRoute(p netip.Prefix) *netlink.Route {
+	return &netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE, Protocol: routeProtocol, Priority: 1 << 20}
+}
+
 func blackhole(p netip.Prefix) error {
-	err := netlink.RouteReplace(&netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE, Protocol: routeProtocol, Priority: 1 << 20})
+	err := netlink.RouteReplace(blackholeRoute(p))
 	if err != nil {
 		return fmt.Errorf("add blackhole route for %s: %w", p, err)
 	}

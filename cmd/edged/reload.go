@@ -108,8 +108,9 @@ func (d *daemon) carryFromSpeaker() {
 		d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
 		d.monitor.Set(allProbes(next))
 		d.proxy.keep(d.leaving.services)
+		d.hostErr = prepareHost(next)
 	}
-	d.hostErr = errors.Join(prepareHost(next), tidyHost(before, next))
+	d.hostErr = errors.Join(d.hostErr, tidyHost(before, next))
 	d.remember()
 }
 

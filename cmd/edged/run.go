@@ -110,7 +110,7 @@ func (d *daemon) mayApply() bool {
 func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
 	in := inputs{
 		now: time.Now(), config: d.config(), generation: d.generation,
-		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(),
+		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(d.guard.Members()),
 	}
 	if err := d.tableErr.Load(); err != nil {
 		in.notReady = edge.Reason(fmt.Sprintf("the forwarder's table could not be applied: %v", *err))
@@ -124,14 +124,14 @@ func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
 // the start it answers -1, not to take silence for an empty fleet. If another
 // node of this site announces, the site does, and no number is too small. A wrong
 // count does no harm: it can only bring a prefix on the air.
-func (d *daemon) othersOf() func(netip.Prefix) int {
+func (d *daemon) othersOf(members []edge.MemberState) func(netip.Prefix) int {
 	lease := d.config().Fleet.Guard.PromiseLease
 	if time.Since(d.started) < lease {
 		return func(netip.Prefix) int { return -1 }
 	}
 	own := d.config().Self().Site
 	sites := map[netip.Prefix]map[edge.SiteID]bool{}
-	for _, m := range d.guard.State().Members {
+	for _, m := range members {
 		if m.Node == d.config().Local.ID || !m.Alive || m.Age < 0 || m.Age > lease {
 			continue
 		}
@@ -204,7 +204,7 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 			add("%s is announced as a last resort: %s", dec.Prefix, dec.Reason)
 		}
 	}
-	others := d.othersOf()
+	others := d.othersOf(st.Guard.Members)
 	for _, dec := range st.Decisions {
 		if !dec.Rung.OnAir() && others(dec.Prefix) == 0 {
 			add("%s is announced by no site that this node knows of", dec.Prefix)

@@ -97,16 +97,9 @@ func (w world) part(ctx context.Context, t *testing.T, name string, run func(con
 	}
 }
 
-// eventually waits for a condition.
-func eventually(ctx context.Context, what string, holds func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	return lab.Until(ctx, what, holds)
-}
-
 // rung waits until one prefix of a box stands on a rung.
 func (w world) rung(ctx context.Context, box, prefix string, want edge.Rung) error {
-	return eventually(ctx, fmt.Sprintf("%s of %s is %s", prefix, box, want), func() error {
+	return story.Until(ctx, fmt.Sprintf("%s of %s is %s", prefix, box, want), func() error {
 		st, err := w.Lab.Boxes[box].Status(ctx)
 		if err != nil {
 			return err

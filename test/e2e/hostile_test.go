@@ -19,6 +19,7 @@ import (
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/test/lab"
+	"github.com/catchment-dev/edge/test/story"
 )
 
 // console reads the page, the metrics and one live event.
@@ -134,7 +135,7 @@ func gossipGarbage(ctx context.Context, t *testing.T, w world) error {
 			c.Close()
 		}
 	}
-	err = eventually(ctx, "a1 has counted the garbage", func() error {
+	err = story.Until(ctx, "a1 has counted the garbage", func() error {
 		after, err := dropped()
 		if err == nil && after < before+20 {
 			err = fmt.Errorf("%d were dropped before, %d after", before, after)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/test/lab"
+	"github.com/catchment-dev/edge/test/story"
 )
 
 // drain takes site c out, kills its edged, and finds it still out.
@@ -32,7 +33,7 @@ func drain(ctx context.Context, t *testing.T, w world) error {
 	if err := box.Daemon(lab.Control).Kill(ctx); err != nil {
 		return err
 	}
-	err = eventually(ctx, "the new edged of c1 has decided", func() error {
+	err = story.Until(ctx, "the new edged of c1 has decided", func() error {
 		st, err := box.Status(ctx)
 		switch {
 		case err != nil:
@@ -100,7 +101,7 @@ func badReload(ctx context.Context, t *testing.T, w world) error {
 	if err := box.Daemon(lab.Proxy).Kill(ctx); err != nil {
 		return err
 	}
-	err = eventually(ctx, "b1's edgeproxy is back", func() error {
+	err = story.Until(ctx, "b1's edgeproxy is back", func() error {
 		var st edge.ProxyState
 		return box.Ask(ctx, lab.Proxy, "/v1/state", &st)
 	})
@@ -144,7 +145,7 @@ func dropPrefix(ctx context.Context, t *testing.T, w world) error {
 	if err := w.Lab.Routers["r-c"].Await(ctx, lab.Prefix6, "r-b"); err != nil {
 		return err
 	}
-	err = eventually(ctx, "c1 has forgotten the prefix", func() error {
+	err = story.Until(ctx, "c1 has forgotten the prefix", func() error {
 		st, err := box.Status(ctx)
 		if err != nil {
 			return err
@@ -203,7 +204,7 @@ func lease(ctx context.Context, t *testing.T, w world) error {
 		return err
 	}
 	start := time.Now()
-	err = eventually(ctx, "edgebgp has degraded b1", func() error {
+	err = story.Until(ctx, "edgebgp has degraded b1", func() error {
 		st, err := speaker(ctx, box)
 		if err != nil {
 			return err
@@ -218,7 +219,7 @@ func lease(ctx context.Context, t *testing.T, w world) error {
 	if err := errors.Join(err, box.Daemon(lab.Control).Signal(syscall.SIGCONT)); err != nil {
 		return err
 	}
-	err = eventually(ctx, "b1 is announced at its best again", func() error {
+	err = story.Until(ctx, "b1 is announced at its best again", func() error {
 		st, err := speaker(ctx, box)
 		if err != nil {
 			return err

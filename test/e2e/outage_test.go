@@ -61,7 +61,7 @@ func regionDies(ctx context.Context, t *testing.T, w world) error {
 	for _, o := range east.Origins {
 		o.Stop()
 	}
-	err := eventually(ctx, "client-a is served by region west alone", func() error {
+	err := story.Until(ctx, "client-a is served by region west alone", func() error {
 		s, err := w.Lab.Clients["client-a"].Send(ctx, lab.Load{URL: story.URL, Rate: 20, For: time.Second})
 		if err != nil {
 			return err
@@ -77,7 +77,7 @@ func regionDies(ctx context.Context, t *testing.T, w world) error {
 	if err != nil {
 		return err
 	}
-	return eventually(ctx, "client-a is served by region east again", func() error {
+	return story.Until(ctx, "client-a is served by region east again", func() error {
 		a, err := w.Lab.Clients["client-a"].Get(ctx, story.URL, lab.Way{})
 		if err == nil && a.Region != "east" {
 			err = fmt.Errorf("it was served by %s", a.Region)
@@ -110,7 +110,7 @@ func allRegionsDie(ctx context.Context, _ *testing.T, w world) error {
 		}
 	}
 	// The routes may still be moving between paths that are degraded alike.
-	err := eventually(ctx, "client-b gets 503", func() error {
+	err := story.Until(ctx, "client-b gets 503", func() error {
 		_, err := w.Lab.Clients["client-b"].Get(ctx, story.URL, lab.Way{})
 		if err == nil || !strings.Contains(err.Error(), "503") {
 			return fmt.Errorf("the answer is %v", err)
@@ -146,7 +146,7 @@ func restartBesideDeadBackend(ctx context.Context, t *testing.T, w world) error 
 		}
 		return nil
 	}
-	if err := eventually(ctx, "a1's ring is without a2", alone); err != nil {
+	if err := story.Until(ctx, "a1's ring is without a2", alone); err != nil {
 		return err
 	}
 	loads, stop := context.WithCancel(ctx)
@@ -162,7 +162,7 @@ func restartBesideDeadBackend(ctx context.Context, t *testing.T, w world) error 
 	killed := time.Now()
 	err := a1.Daemon(lab.Control).Kill(ctx)
 	if err == nil {
-		err = eventually(ctx, "the new edged of a1 has settled", func() error {
+		err = story.Until(ctx, "the new edged of a1 has settled", func() error {
 			st, err := a1.Status(ctx)
 			if err == nil && (!st.Started.After(killed) || len(st.Decisions) != 2) {
 				err = errors.New("it has not")
@@ -187,7 +187,7 @@ func lastOneDies(ctx context.Context, t *testing.T, w world) error {
 	w.Lab.Shared.SetHealthy(false)
 	defer w.Lab.Shared.SetHealthy(true)
 	var last *lab.Box
-	err := eventually(ctx, "one site is left", func() error {
+	err := story.Until(ctx, "one site is left", func() error {
 		left := map[string]*lab.Box{}
 		for name, b := range w.Lab.Boxes {
 			st, err := b.Status(ctx)
@@ -215,7 +215,7 @@ func lastOneDies(ctx context.Context, t *testing.T, w world) error {
 	if err := last.Isolate(); err != nil {
 		return err
 	}
-	err = eventually(ctx, "another box announces", func() error {
+	err = story.Until(ctx, "another box announces", func() error {
 		for name, r := range w.Lab.Routers {
 			route, err := r.Route(lab.Prefix4)
 			if err != nil {

@@ -79,7 +79,7 @@ func (t *Teller) mayLeave(ctx context.Context, b *lab.Box) error {
 func leavesInOrder(ctx context.Context, t *Teller, b *lab.Box, start time.Time) error {
 	var seen []edge.Rung
 	degraded := false
-	err := until(ctx, b.Name()+" has withdrawn", func() error {
+	err := Until(ctx, b.Name()+" has withdrawn", func() error {
 		d, err := decision(ctx, b)
 		if err != nil {
 			return err
@@ -191,7 +191,7 @@ func settledSick(ctx context.Context, t *Teller, start time.Time) (*lab.Box, err
 	last := map[string]edge.Rung{}
 	changed := time.Now()
 	var stayed *lab.Box
-	err := until(ctx, "every box has left or been refused", func() error {
+	err := Until(ctx, "every box has left or been refused", func() error {
 		stayed = nil
 		var open []string
 		for _, b := range t.boxes() {

@@ -143,7 +143,7 @@ func edgedDies(ctx context.Context, t *Teller) error {
 // restarted waits for a new edged that has taken everything over.
 func (t *Teller) restarted(ctx context.Context, b *lab.Box, after time.Time) error {
 	var st edge.SystemStatus
-	err := until(ctx, b.Name()+"'s new edged has settled", func() (err error) {
+	err := Until(ctx, b.Name()+"'s new edged has settled", func() (err error) {
 		if st, err = b.Status(ctx); err != nil {
 			return err
 		}
@@ -197,7 +197,7 @@ func boxDies(ctx context.Context, t *Teller) error {
 // isolatedStays: a box that sees nobody must not take itself off the air; it
 // says that it is alone.
 func isolatedStays(ctx context.Context, t *Teller, b *lab.Box) error {
-	return until(ctx, b.Name()+" says that it is alone", func() error {
+	return Until(ctx, b.Name()+" says that it is alone", func() error {
 		st, err := b.Status(ctx)
 		if err != nil {
 			return err

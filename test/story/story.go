@@ -90,8 +90,8 @@ func (t *Teller) boxes() []*lab.Box {
 	return out
 }
 
-// until waits for a condition; see what in the error.
-func until(ctx context.Context, what string, holds func() error) error {
+// Until waits for a condition, a minute at the most; what is named in the error.
+func Until(ctx context.Context, what string, holds func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return lab.Until(ctx, what, holds)
@@ -99,7 +99,7 @@ func until(ctx context.Context, what string, holds func() error) error {
 
 // rung waits until both prefixes of a box stand on one of the rungs.
 func (t *Teller) rung(ctx context.Context, b *lab.Box, want ...edge.Rung) error {
-	return until(ctx, fmt.Sprintf("%s is %v", b.Name(), want), func() error {
+	return Until(ctx, fmt.Sprintf("%s is %v", b.Name(), want), func() error {
 		st, err := b.Status(ctx)
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ func decision(ctx context.Context, b *lab.Box) (edge.Decision, error) {
 // servedBy waits until a client is served by a site, over the family.
 func (t *Teller) servedBy(ctx context.Context, client, site string, w lab.Way) (lab.Answer, error) {
 	var a lab.Answer
-	err := until(ctx, fmt.Sprintf("%s is served by site %s", client, site), func() error {
+	err := Until(ctx, fmt.Sprintf("%s is served by site %s", client, site), func() error {
 		ask, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
 		var err error
