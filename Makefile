@@ -8,10 +8,10 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench clean
+.PHONY: help build generate check test demo bench bench-xdp clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
 
 build: ## the four commands, in out/bin
 	sh test/install.sh go
@@ -35,7 +35,7 @@ test: ## everything that must hold; installs what it needs
 	$(MAKE) check
 	$(GO) test -race -count=1 -timeout 10m $$($(GO) list ./... | grep -v /test/)
 	$(GO) test -race -count=1 -timeout 10m -p 1 $$($(GO) list ./test/... | grep -v /e2e)
-	$(GO) test -count=1 -timeout 10m ./test/e2e # it builds the daemons with the race detector; the lab's relays need the speed
+	$(GO) test -v -count=1 -timeout 10m ./test/e2e # it builds the daemons with the race detector; the lab's relays need the speed
 
 demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves it up)
 	@sh test/install.sh demo
@@ -46,6 +46,11 @@ bench: ## the benchmarks; writes out/bench
 	sh test/install.sh test
 	mkdir -p out/bench
 	set -o pipefail; $(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./... | $(GO) run ./test/bench out/bench/go.json
+
+bench-xdp: ## the packets of the data plane beside what it is compared with; writes out/bench/xdp.json
+	sh test/install.sh test
+	mkdir -p out/bench
+	set -o pipefail; $(GO) test -run '^$$' -bench '^BenchmarkXDP$$' -benchtime 1x -timeout 15m ./xdp | $(GO) run ./test/bench out/bench/xdp.json xdp.BenchmarkXDP/
 
 clean: ## remove out
 	rm -rf out

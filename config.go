@@ -52,8 +52,14 @@ type ForwarderConfig struct {
 	// Interfaces are the names of the uplinks; at least one.
 	Interfaces []string
 	Mode       XDPMode
-	// Flows is the size of the flow table, in entries.
-	Flows int
+	// Flows is how many established flows the flow table has room for, HalfFlows
+	// how many that have shown one packet only (half-open connections).
+	Flows, HalfFlows int
+	// Memory bounds what all maps take together, in bytes.
+	Memory int64
+	// Blocklist names a file of source prefixes, one a line, whose packets to any
+	// VIP are dropped. Empty: none.
+	Blocklist string
 }
 
 // Speaker is the BGP side of this node. It is handed to edgebgp as it is.
@@ -176,37 +182,6 @@ const (
 
 // GUEPort is the UDP destination port of our GUE packets (IANA: gue).
 const GUEPort = 6080
-
-// Service is a VIP (address, port, protocol) with its policy.
-type Service struct {
-	ID       ServiceID
-	VIP      netip.AddrPort
-	Protocol Protocol
-	Encap    Encap
-	// Proxied services are terminated by edgeproxy on the nodes of the site;
-	// their backends are those nodes.
-	Proxied bool
-	// TLS tells edgeproxy to terminate TLS on this VIP.
-	TLS bool
-	// Backends are the L4 targets of a service that is not proxied.
-	Backends []Backend
-	// Check is how each backend is probed; its ID is not used. Kind "" probes
-	// nothing: every backend counts as up.
-	Check Probe
-	// Needs are the dependencies of this service: they are needed by the
-	// prefix that contains its VIP.
-	Needs []Need
-}
-
-// Backend is an L4 target.
-type Backend struct {
-	ID   BackendID
-	Addr netip.Addr
-	// Site is the only site that uses it; empty: every site does.
-	Site SiteID
-	// Weight is its share of new flows, 0 to 1000; 0 gets none.
-	Weight int
-}
 
 // Region is a group of upstreams that share a capacity.
 type Region struct {

@@ -59,23 +59,27 @@ func TestLoadUnreadable(t *testing.T) {
 	}
 }
 
-// TestErrors edits the example and compares all that is reported. A case of
-// errors.txt is: old text, "=>", new text, "!!", the errors (none: it is taken).
+// TestErrors edits a file and compares all that is reported. A case of a file of
+// cases is: old text, "=>", new text, "!!", the errors (none: it is taken).
 func TestErrors(t *testing.T) {
-	base := read(t, "testdata/example.yaml")
-	for i, one := range strings.Split(read(t, "testdata/errors.txt"), "\n\n") {
-		edit, want, ok := strings.Cut(strings.TrimSuffix(one, "\n"), "\n!!")
-		old, new, ok2 := strings.Cut(edit, "\n=>\n")
-		if !ok || !ok2 || !strings.Contains(base, old) {
-			t.Errorf("case %d: cannot be read, or edits text that is not in the example:\n%s", i, one)
-			continue
-		}
-		got := ""
-		if _, err := Parse("edge.yaml", []byte(strings.Replace(base, old, new, 1))); err != nil {
-			got = "\n" + err.Error()
-		}
-		if got != want {
-			t.Errorf("case %d: %s => %s\n got:%s\nwant:%s", i, old, new, got, want)
+	for file, cases := range map[string]string{
+		"testdata/example.yaml": "testdata/errors.txt", "testdata/forwarder.yaml": "testdata/forwarder-errors.txt",
+	} {
+		base := read(t, file)
+		for i, one := range strings.Split(read(t, cases), "\n\n") {
+			edit, want, ok := strings.Cut(strings.TrimSuffix(one, "\n"), "\n!!")
+			old, new, ok2 := strings.Cut(edit, "\n=>\n")
+			if !ok || !ok2 || !strings.Contains(base, old) {
+				t.Errorf("%s, case %d: cannot be read, or edits text that is not in %s:\n%s", cases, i, file, one)
+				continue
+			}
+			got := ""
+			if _, err := Parse("edge.yaml", []byte(strings.Replace(base, old, new, 1))); err != nil {
+				got = "\n" + err.Error()
+			}
+			if got != want {
+				t.Errorf("%s, case %d: %s => %s\n got:%s\nwant:%s", cases, i, old, new, got, want)
+			}
 		}
 	}
 }

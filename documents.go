@@ -83,90 +83,6 @@ func (s SpeakerState) Holders(p netip.Prefix) int {
 	return n
 }
 
-// Table is all that the forwarder needs; it is applied whole.
-type Table struct {
-	// Source4 and Source6 are the outer source of what this node sends, and
-	// the addresses on which it takes encapsulated packets.
-	Source4, Source6 netip.Addr
-	// Trusted are the addresses from which encapsulated packets are taken.
-	Trusted []netip.Addr
-	// Seed keys the ring and the flow hash; the same on every node.
-	Seed [16]byte
-	// Services are in no particular order.
-	Services []TableService
-}
-
-// TableService is one VIP with the backends that may get new flows.
-type TableService struct {
-	ID       ServiceID
-	VIP      netip.AddrPort
-	Protocol Protocol
-	Encap    Encap
-	// Backends may be empty: new flows are dropped with a reason.
-	Backends []TableBackend
-}
-
-// TableBackend is one entry of a ring.
-type TableBackend struct {
-	ID     BackendID
-	Addr   netip.Addr
-	Weight int
-	// Local is this box: the packet is passed to the stack.
-	Local bool
-	// Drain takes no new flows but keeps the ones it has.
-	Drain bool
-}
-
-// ForwarderStats are the counters of the data plane since it was loaded.
-type ForwarderStats struct {
-	// Mode is how the program is attached: native or generic.
-	Mode       string   `json:"mode"`
-	Interfaces []string `json:"interfaces"`
-	// Received is exactly the sum of the verdicts.
-	Received uint64 `json:"received"`
-	// Verdicts counts packets by how they left.
-	Verdicts []VerdictCount `json:"verdicts"`
-	Services []ServiceCount `json:"services"`
-	Backends []BackendCount `json:"backends"`
-	// Flows is the size of the flow table.
-	Flows int `json:"flows"`
-}
-
-// VerdictCount counts one way out of the data plane.
-type VerdictCount struct {
-	// Action is pass, tx, redirect or drop.
-	Action string `json:"action"`
-	Reason Reason `json:"reason"`
-	Count  uint64 `json:"count"`
-}
-
-// ServiceCount counts the packets of one service.
-type ServiceCount struct {
-	Service ServiceID `json:"service"`
-	Packets uint64    `json:"packets"`
-	Bytes   uint64    `json:"bytes"`
-	// New counts flows that took a place in the flow table.
-	New uint64 `json:"new_flows"`
-}
-
-// BackendCount counts the packets sent to one backend of a service.
-type BackendCount struct {
-	Service ServiceID `json:"service"`
-	Backend BackendID `json:"backend"`
-	Packets uint64    `json:"packets"`
-	Bytes   uint64    `json:"bytes"`
-}
-
-// FlowVerdict explains where a flow goes.
-type FlowVerdict struct {
-	Service ServiceID `json:"service,omitempty"`
-	Backend BackendID `json:"backend,omitempty"`
-	// Tracked says that the flow table decided, not the ring.
-	Tracked bool   `json:"tracked"`
-	Action  string `json:"action"`
-	Reason  Reason `json:"reason"`
-}
-
 // Claim is what a node says of one prefix.
 type Claim struct {
 	Prefix netip.Prefix `json:"prefix"`
@@ -332,23 +248,35 @@ type PrefixHealth struct {
 
 // ServiceSummary is one service and its backends here.
 type ServiceSummary struct {
-	ID       ServiceID        `json:"id"`
-	VIP      netip.AddrPort   `json:"vip"`
-	Protocol Protocol         `json:"protocol"`
-	Prefix   netip.Prefix     `json:"prefix"`
+	ID       ServiceID      `json:"id"`
+	VIP      netip.AddrPort `json:"vip"`
+	Protocol Protocol       `json:"protocol"`
+	Prefix   netip.Prefix   `json:"prefix"`
+	// Pool is the one that new flows go to, Reason why these are not simply the
+	// healthy ones of the primary pool, by their weights.
+	Pool     Pool             `json:"pool,omitempty"`
+	Reason   Reason           `json:"reason,omitempty"`
 	Backends []BackendSummary `json:"backends"`
 }
 
-// BackendSummary is one backend of a service.
+// BackendSummary is one backend of a service. It is there too while it is
+// draining after it has left the configuration.
 type BackendSummary struct {
-	ID     BackendID  `json:"id"`
-	Addr   netip.Addr `json:"address"`
-	Weight int        `json:"weight"`
-	Local  bool       `json:"local"`
-	State  ProbeState `json:"state"`
+	ID   BackendID  `json:"id"`
+	Addr netip.Addr `json:"address"`
+	Pool Pool       `json:"pool,omitempty"`
+	// Weight is the configured one or what its check said; EffectiveWeight is its
+	// share of new flows now, 0: it gets none.
+	Weight          int        `json:"weight"`
+	EffectiveWeight int        `json:"effective_weight"`
+	Local           bool       `json:"local"`
+	State           ProbeState `json:"state"`
 	// InRing says whether new flows can reach it.
-	InRing bool   `json:"in_ring"`
-	Reason Reason `json:"reason,omitempty"`
+	InRing bool `json:"in_ring"`
+	// DrainingUntil is until when TCP flows follow it, after it has left the
+	// configuration or the pool in use; zero: it is not draining.
+	DrainingUntil time.Time `json:"draining_until,omitzero"`
+	Reason        Reason    `json:"reason,omitempty"`
 }
 
 // Explanation answers GET /v1/explain?what=...: plain lines, most important

@@ -47,15 +47,18 @@ var ErrUnknown = errors.New("probe could not run")
 // Protocol is an IP protocol number that a service can have.
 type Protocol uint8
 
-// The protocols of a service, by IANA protocol number.
+// The protocols of a service, by IANA protocol number; AnyProtocol is all.
 const (
-	TCP Protocol = 6
-	UDP Protocol = 17
+	AnyProtocol Protocol = 0
+	TCP         Protocol = 6
+	UDP         Protocol = 17
 )
 
-// String returns "tcp", "udp" or the number.
+// String returns "any", "tcp", "udp" or the number.
 func (p Protocol) String() string {
 	switch p {
+	case AnyProtocol:
+		return "any"
 	case TCP:
 		return "tcp"
 	case UDP:
@@ -67,15 +70,23 @@ func (p Protocol) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText implements encoding.TextUnmarshaler; it takes what String
+// returns.
 func (p *Protocol) UnmarshalText(b []byte) error {
 	switch string(b) {
+	case "any":
+		*p = AnyProtocol
 	case "tcp":
 		*p = TCP
 	case "udp":
 		*p = UDP
 	default:
-		return fmt.Errorf("protocol %q is not tcp or udp", b)
+		number, _ := strings.CutPrefix(string(b), "protocol-")
+		n, err := strconv.ParseUint(number, 10, 8)
+		if err != nil || Protocol(n).String() != string(b) {
+			return fmt.Errorf("protocol %q is not tcp, udp or any", b)
+		}
+		*p = Protocol(n)
 	}
 	return nil
 }
@@ -195,6 +206,9 @@ type Status struct {
 	// Streak counts the consecutive results that disagree with State: how far
 	// the damping has come towards a change.
 	Streak int `json:"streak,omitempty"`
+	// Weight is what the last good answer said of the target's weight, 0 to
+	// MaxWeight; nil if it said nothing, or nothing that can be read.
+	Weight *int `json:"weight,omitempty"`
 }
 
 // Health is what the dependency graph says of one prefix, from best to worst.

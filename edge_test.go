@@ -34,6 +34,35 @@ func TestParseCommunity(t *testing.T) {
 	}
 }
 
+func TestProtocol(t *testing.T) {
+	for n := range 256 {
+		text, err := Protocol(n).MarshalText()
+		var back Protocol
+		if err2 := back.UnmarshalText(text); err != nil || err2 != nil || back != Protocol(n) {
+			t.Errorf("%d is written %q, and read back as %d: %v, %v", n, text, back, err, err2)
+		}
+	}
+	for _, s := range []string{"", "TCP", "6", "icmp", "protocol-", "protocol-6", "protocol-0", "protocol-050", "protocol-256", "protocol--1", "protocol-+1", "any ", "protocol-1 "} {
+		var p Protocol
+		if err := p.UnmarshalText([]byte(s)); err == nil {
+			t.Errorf("%q is taken for protocol %d", s, p)
+		}
+	}
+}
+
+func TestVIPText(t *testing.T) {
+	for want, s := range map[string]Service{
+		"tcp 192.0.2.1:80":                    {VIP: netip.MustParseAddrPort("192.0.2.1:80"), Protocol: TCP},
+		"udp [2001:db8::1]:80":                {VIP: netip.MustParseAddrPort("[2001:db8::1]:80"), Protocol: UDP},
+		"udp 192.0.2.1 all ports":             {VIP: netip.MustParseAddrPort("192.0.2.1:0"), Protocol: UDP},
+		"2001:db8::1 all ports and protocols": {VIP: netip.MustParseAddrPort("[2001:db8::1]:0"), Protocol: AnyProtocol},
+	} {
+		if got := VIPText(s.VIP, s.Protocol); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestDocumentsRoundTrip: what one process writes, another reads back alike.
 func TestDocumentsRoundTrip(t *testing.T) {
 	in := SystemStatus{

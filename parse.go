@@ -57,10 +57,14 @@ func runDir() rule[string] {
 }
 
 func (r *reader) forwarder(o *object) ForwarderConfig {
+	const mi, gi, ti = 1 << 20, 1 << 30, 1 << 40
 	return ForwarderConfig{
 		Interfaces: list(o, "interfaces", word("interface name", 15), 1, "required"),
 		Mode:       want(o, "mode", choice(XDPNative, XDPGeneric), or(XDPNative)),
 		Flows:      want(o, "flows", number[int](1024, 16777216), or(1000000)),
+		HalfFlows:  want(o, "half_flows", number[int](1024, 16777216), or(65536)),
+		Memory:     want(o, "memory_limit", size(mi, ti), orElse[int64](gi, bytesText(gi))),
+		Blocklist:  want(o, "blocklist_file", fileOrNone(), or("")),
 	}
 }
 
@@ -71,7 +75,7 @@ func asn() rule[uint32] {
 	return rule[uint32]{takes: takes, bare: true, parse: func(s string) (uint32, error) {
 		n, err := digits.parse(s)
 		if err != nil || !IsASN(n) {
-			return 0, fmt.Errorf("%s is not an AS number from 1 to 4294967294; 23456 and 65535 are reserved", clip(s, 64))
+			return 0, fmt.Errorf("%s is not an AS number from 1 to 4294967294; 23456 and 65535 are reserved", asWritten(s))
 		}
 		return n, nil
 	}}

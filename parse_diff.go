@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"strconv"
 	"strings"
@@ -35,12 +37,22 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 			case "Proxied": // one key in the file, with TLS
 				d.value(path+".proxy", proxyKey(a), proxyKey(b))
 			case "TLS":
+			case "VIP": // two keys in the file
+				d.vip(path, a.Field(i), b.Field(i))
+			case "Addr":
+				d.address(path, a.Field(i), b.Field(i))
+			case "WeightFromCheck":
+				d.value(path+".weights", weightsKey(a), weightsKey(b))
+			case "ServerID": // bytes, hex in the file
+				d.value(path+".server_id", show(hexOf(a.Field(i))), show(hexOf(b.Field(i))))
 			default:
 				d.compare(path+"."+key(name), a.Field(i), b.Field(i))
 			}
 		}
 	case a.Kind() == reflect.Slice && ours(a.Type().Elem()):
 		d.lists(path, a, b)
+	case a.Kind() == reflect.Pointer && ours(a.Type().Elem()):
+		d.parts(path, a, b)
 	default:
 		d.value(path, show(a), show(b))
 	}
@@ -52,6 +64,34 @@ func (d *differ) value(path, a, b string) {
 	}
 }
 
+// vip compares the keys vip and port.
+func (d *differ) vip(path string, a, b reflect.Value) {
+	old, _ := a.Interface().(netip.AddrPort)
+	new, _ := b.Interface().(netip.AddrPort)
+	d.value(path+".vip", old.Addr().String(), new.Addr().String())
+	d.value(path+".port", portKey(old, "all"), portKey(new, "all"))
+}
+
+// address compares the key address, or, in the check of a service, port: there
+// the address is that of each backend.
+func (d *differ) address(path string, a, b reflect.Value) {
+	old, isPort := a.Interface().(netip.AddrPort)
+	new, _ := b.Interface().(netip.AddrPort)
+	if own := old.Addr().IsUnspecified() || new.Addr().IsUnspecified(); isPort && own {
+		d.value(path+".port", portKey(old, "none"), portKey(new, "none"))
+		return
+	}
+	d.value(path+".address", show(a), show(b))
+}
+
+// portKey is a port as the file has it; zero is what it writes for 0.
+func portKey(at netip.AddrPort, zero string) string {
+	if at.Port() == 0 {
+		return zero
+	}
+	return strconv.Itoa(int(at.Port()))
+}
+
 // proxyKey is the key proxy of a Service.
 func proxyKey(v reflect.Value) string {
 	switch s, _ := v.Interface().(Service); {
@@ -61,6 +101,31 @@ func proxyKey(v reflect.Value) string {
 		return "http"
 	}
 	return "none"
+}
+
+// weightsKey is the key weights of a Service.
+func weightsKey(v reflect.Value) string {
+	if s, _ := v.Interface().(Service); s.WeightFromCheck {
+		return "check"
+	}
+	return "config"
+}
+
+func hexOf(v reflect.Value) reflect.Value {
+	return reflect.ValueOf(hex.EncodeToString([]byte(v.String())))
+}
+
+// parts compares two sections that may not be there.
+func (d *differ) parts(path string, a, b reflect.Value) {
+	switch {
+	case a.IsNil() && b.IsNil():
+	case a.IsNil():
+		d.add("%s: added", path)
+	case b.IsNil():
+		d.add("%s: removed", path)
+	default:
+		d.compare(path, a.Elem(), b.Elem())
+	}
 }
 
 // lists compares two lists of structs by the identity of their entries.
@@ -104,6 +169,8 @@ func show(v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case time.Duration:
 		return short(x)
+	case int64: // of this type there are only sizes
+		return bytesText(x)
 	case interface{ IsValid() bool }:
 		if !x.IsValid() {
 			return "none"
@@ -124,6 +191,10 @@ func key(field string) string {
 		return "address"
 	case "LocalAddr":
 		return "local_address"
+	case "Memory":
+		return "memory_limit"
+	case "Blocklist":
+		return "blocklist_file"
 	case "Addr4", "Addr6":
 		return "address" + field[len(field)-1:]
 	}

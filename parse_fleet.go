@@ -97,44 +97,6 @@ func (r *reader) needs(o *object) []Need {
 	})
 }
 
-func (r *reader) service(o *object) Service {
-	s := Service{
-		ID:       need(o, "name", name[ServiceID]()),
-		Protocol: need(o, "protocol", protocol()),
-		Encap:    want(o, "encap", choice(EncapGUE, EncapIPIP), or(EncapGUE)),
-	}
-	addr, p := need(o, "vip", address(0)), need(o, "port", port[uint16]())
-	if addr.IsValid() && p != 0 {
-		s.VIP = netip.AddrPortFrom(addr, p)
-	}
-	how := want(o, "proxy", choice("http", "https"), none[string]())
-	s.Proxied = o.has("proxy")
-	s.TLS = how == "https"
-	s.Backends = each(o, "backends", 0, r.backend)
-	s.Check = r.check(o, checkRule{port: p, takesPort: true})
-	s.Needs = r.needs(o)
-	return s
-}
-
-func protocol() rule[Protocol] {
-	return rule[Protocol]{takes: "tcp or udp", parse: func(s string) (Protocol, error) {
-		var p Protocol
-		if p.UnmarshalText([]byte(s)) != nil {
-			return 0, fmt.Errorf("%s is not tcp or udp", quote(s))
-		}
-		return p, nil
-	}}
-}
-
-func (r *reader) backend(o *object) Backend {
-	return Backend{
-		ID:     need(o, "name", name[BackendID]()),
-		Addr:   need(o, "address", address(0)),
-		Site:   want(o, "site", name[SiteID](), none[SiteID]()),
-		Weight: want(o, "weight", number[int](0, 1000), or(100)),
-	}
-}
-
 func (r *reader) region(o *object) Region {
 	return Region{
 		ID:        need(o, "name", name[RegionID]()),

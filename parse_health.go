@@ -88,9 +88,10 @@ func probeHost() rule[string] {
 // checkRule is what a check may be: of backends, or of upstreams, which have
 // their own ports.
 type checkRule struct {
-	// port is the default, that of the service.
+	// port is the default, that of the service; noPort says that it has none.
 	port      uint16
 	takesPort bool
+	noPort    bool
 	// absent stands for a check that is not given, says documents it.
 	absent Probe
 	says   string
@@ -111,6 +112,9 @@ func (r *reader) check(o *object, rule checkRule) Probe {
 		o.broken = o.broken || p.Kind == ""
 		if rule.takesPort {
 			n := want(o, "port", port[uint16](), orElse(rule.port, "the port of the service"))
+			if rule.noPort && !o.has("port") && !o.broken {
+				r.fail(o.path+".port", "missing; expected port 1 to 65535: the service has all ports, so none is the default")
+			}
 			p.Addr = netip.AddrPortFrom(netip.IPv4Unspecified(), n)
 		}
 		if p.Kind == ProbeHTTP {

@@ -2,160 +2,13 @@ package edge
 
 import (
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 )
 
-// The checks of services, probes and groups: most of them follow a reference
-// from one section to another.
-
-func (k *checker) services() {
-	f := &k.c.Fleet
-	k.most("fleet.services", len(f.Services), MaxServices)
-	k.backendCount()
-	unique(k, "fleet.services", ".name", f.Services, func(s Service) ServiceID { return s.ID })
-	type vip struct {
-		addr  netip.AddrPort
-		proto Protocol
-	}
-	seen := map[vip]int{}
-	for i, s := range f.Services {
-		path := fmt.Sprintf("fleet.services[%d]", i)
-		k.vip(path+".vip", s.VIP.Addr())
-		key := vip{s.VIP, s.Protocol}
-		if first, twice := seen[key]; twice && s.VIP.IsValid() && s.Protocol != 0 {
-			k.fail(path+".vip", "%s %s is already that of fleet.services[%d]", s.Protocol, s.VIP, first)
-		} else {
-			seen[key] = i
-		}
-		k.needs(path, s.Needs)
-		if s.Proxied {
-			k.proxiedService(path, s)
-		} else {
-			k.backends(path, s)
-		}
-	}
-}
-
-// vip must be inside a prefix, or no client ever reaches it.
-func (k *checker) vip(path string, a netip.Addr) {
-	if !a.IsValid() {
-		return
-	}
-	if _, ok := k.c.Fleet.PrefixOf(a); !ok && k.prefixesWhole {
-		k.fail(path, "%s is not inside any of fleet.prefixes", a)
-	}
-	for _, n := range k.c.Fleet.Nodes {
-		if n.Addr4 == a || n.Addr6 == a {
-			k.fail(path, "%s is also the address of node %s", a, n.ID)
-		}
-	}
-}
-
-func (k *checker) proxiedService(path string, s Service) {
-	if s.Protocol == UDP {
-		k.fail(path+".proxy", "a proxied service needs protocol tcp, not udp")
-	}
-	if len(s.Backends) > 0 {
-		k.fail(path+".backends", "a proxied service has none: its backends are the nodes of the site")
-	}
-	if s.Check.Kind != "" || k.bad[path+".check"] {
-		k.fail(path+".check", "a proxied service has none: its nodes answer on their health_port")
-	}
-}
-
-// backends: a site that announces the VIP without a backend would draw traffic
-// in to drop it.
-func (k *checker) backends(path string, s Service) {
-	if len(s.Backends) == 0 {
-		if !k.bad[path+".backends"] && !k.bad[path+".proxy"] {
-			k.fail(path, "needs backends: it is not proxied")
-		}
-		return
-	}
-	unique(k, path+".backends", ".name", s.Backends, func(b Backend) BackendID { return b.ID })
-	unique(k, path+".backends", ".address", s.Backends, func(b Backend) netip.Addr { return b.Addr })
-	k.damping(path+".check", s.Check)
-	everywhere, served := false, map[SiteID]bool{}
-	for i, b := range s.Backends {
-		at := fmt.Sprintf("%s.backends[%d]", path, i)
-		k.site(at+".site", b.Site)
-		k.sender(at+".address", b)
-		if b.Addr == s.VIP.Addr() && b.Addr.IsValid() {
-			k.fail(at+".address", "%s is the VIP itself", b.Addr)
-		}
-		// A value that could not be read may be anything.
-		if b.Weight > 0 || k.bad[at+".weight"] {
-			everywhere = everywhere || b.Site == ""
-			served[b.Site] = true
-		}
-	}
-	for _, site := range k.sites {
-		if !everywhere && !served[site] {
-			k.fail(path+".backends", "site %s needs backends with a weight above 0: it announces the VIP and would drop all of its traffic", site)
-		}
-	}
-}
-
-// sender: a node sends to a backend from its own address of that family.
-func (k *checker) sender(path string, b Backend) {
-	lacks := k.without4
-	if b.Addr.Is6() {
-		lacks = k.without6
-	}
-	if node := lacks[b.Site]; b.Addr.IsValid() && node != "" {
-		k.fail(path, "node %s uses this backend and has no address of the family of %s to send from", node, b.Addr)
-	}
-}
-
-// backendCount: the forwarder of each node holds the backends that its site
-// uses, of all services.
-func (k *checker) backendCount() {
-	nodes := map[SiteID]int{}
-	for _, n := range k.c.Fleet.Nodes {
-		nodes[n.Site]++
-	}
-	shared, proxied, own := 0, 0, map[SiteID]int{}
-	for _, s := range k.c.Fleet.Services {
-		if s.Proxied {
-			proxied++
-		}
-		for _, b := range s.Backends {
-			if b.Site == "" {
-				shared++
-			}
-			own[b.Site]++
-		}
-	}
-	for _, site := range k.sites {
-		if n := shared + own[site] + proxied*nodes[site]; n > MaxBackends {
-			k.fail("fleet.services", "site %s uses %d backends, a node counting once for each proxied service; expected at most %d", site, n, MaxBackends)
-			return
-		}
-	}
-}
-
-// proxied checks what edgeproxy needs once there is a service for it.
-func (k *checker) proxied() {
-	f := &k.c.Fleet
-	for i, s := range f.Services {
-		path := fmt.Sprintf("fleet.services[%d].proxy", i)
-		if !s.Proxied || k.bad[path] {
-			continue
-		}
-		if s.TLS && len(f.Proxy.Certificates) == 0 && !k.bad["fleet.proxy.certificates"] {
-			k.fail(path, "https needs a certificate in fleet.proxy.certificates")
-		}
-		if len(f.Proxy.Routes) == 0 && !k.bad["fleet.proxy.routes"] {
-			k.fail(path, "a proxied service needs a route in fleet.proxy.routes")
-		}
-		if len(f.Regions) == 0 && !k.bad["fleet.regions"] {
-			k.fail(path, "a proxied service needs a region in fleet.regions")
-		}
-	}
-}
+// The checks of probes and groups: most of them follow a reference from one
+// section to another.
 
 // damping: a run must end before the next one starts.
 func (k *checker) damping(path string, p Probe) {
@@ -198,6 +51,8 @@ func (k *checker) vipProbe(path string, p Probe) {
 	}
 	if all[i].Protocol == UDP {
 		k.fail(path+".service", "service %s is udp; a vip probe speaks HTTP over tcp", p.Service)
+	} else if all[i].VIP.IsValid() && all[i].VIP.Port() == 0 {
+		k.fail(path+".service", "service %s has all ports; a vip probe needs a service with one port", p.Service)
 	}
 	vip, l := all[i].VIP.Addr(), k.c.Local
 	if vip.Is4() && !l.ProbeSource4.IsValid() && !k.bad["node.probe_source4"] {

@@ -198,7 +198,7 @@ func number[T ~int | ~uint16 | ~uint32](lo, hi uint64) rule[T] {
 	return rule[T]{takes: takes, bare: true, parse: func(s string) (T, error) {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil || n < lo || n > hi || len(s) > 1 && s[0] == '0' {
-			return 0, fmt.Errorf("%s is not a whole number from %d to %d in plain digits", clip(s, 64), lo, hi)
+			return 0, fmt.Errorf("%s is not a whole number from %d to %d in plain digits", asWritten(s), lo, hi)
 		}
 		return T(n), nil
 	}}
@@ -209,7 +209,7 @@ func port[T ~int | ~uint16]() rule[T] {
 	return rule[T]{takes: "port 1 to 65535", bare: true, parse: func(s string) (T, error) {
 		n, err := strconv.ParseUint(s, 10, 16)
 		if err != nil || n == 0 || s[0] == '0' {
-			return 0, fmt.Errorf("%s is not a TCP or UDP port (1 to 65535)", clip(s, 64))
+			return 0, fmt.Errorf("%s is not a TCP or UDP port (1 to 65535)", asWritten(s))
 		}
 		return T(n), nil
 	}}
@@ -221,7 +221,7 @@ func rate() rule[float64] {
 	return rule[float64]{takes: "requests per second above 0 to 1000000000", bare: true, parse: func(s string) (float64, error) {
 		f, err := strconv.ParseFloat(s, 64)
 		if err != nil || math.IsNaN(f) || f <= 0 || f > most || strings.ContainsAny(s, "xXpP_") {
-			return 0, fmt.Errorf("%s is not a number of requests per second above 0, up to 1000000000", clip(s, 64))
+			return 0, fmt.Errorf("%s is not a number of requests per second above 0, up to 1000000000", asWritten(s))
 		}
 		return f, nil
 	}}

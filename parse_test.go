@@ -30,7 +30,7 @@ func TestDefaults(t *testing.T) {
 			ID: "n", RunDir: "/run/edge", StateDir: "/var/lib/edge", BPFDir: "/sys/fs/bpf/edge",
 			Management: netip.MustParseAddrPort("127.0.0.1:9180"),
 			GossipBind: netip.MustParseAddrPort("10.0.0.1:7946"),
-			Forwarder:  ForwarderConfig{Interfaces: []string{"eth0"}, Mode: XDPNative, Flows: 1000000},
+			Forwarder:  ForwarderConfig{Interfaces: []string{"eth0"}, Mode: XDPNative, Flows: 1000000, HalfFlows: 65536, Memory: 1 << 30},
 			Speaker: Speaker{ASN: 64512, RouterID: addr("10.0.0.1"), Lease: 5 * s, Peers: []Peer{
 				{
 					ID: "r", Addr: addr("10.0.0.9"), ASN: 65001, Families: []Family{IPv4, IPv6},
@@ -66,6 +66,12 @@ func TestDefaults(t *testing.T) {
 			RingSeedFile: "/seed",
 		},
 		Hash: c.Hash,
+	}
+	for i := range want.Fleet.Services {
+		v := &want.Fleet.Services[i]
+		v.Affinity, v.Tracking, v.Persistence = AffinityNone, PerConnection, PersistByProtocol
+		v.IdleTimeout, v.DrainTimeout = 60*s, 300*s
+		v.SYNLimit = SYNLimit{Burst: 1, SourceBurst: 1}
 	}
 	if d := cmp.Diff(want, c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
@@ -199,7 +205,7 @@ func TestReferenceDefaults(t *testing.T) {
 
 // TestPlaces: the line and column of every scalar are where its text stands.
 func TestPlaces(t *testing.T) {
-	for _, name := range []string{"reference.yaml", "testdata/example.yaml"} {
+	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/forwarder.yaml"} {
 		for ending, src := range map[string]string{"LF": read(t, name), "CRLF": strings.ReplaceAll(read(t, name), "\n", "\r\n")} {
 			_, r := parse(name, []byte(src))
 			lines := strings.Split(strings.ReplaceAll(src, "\r", ""), "\n")
@@ -262,7 +268,8 @@ func TestDiff(t *testing.T) {
 func TestDiffKeys(t *testing.T) {
 	_, r := parse("reference.yaml", []byte(read(t, "reference.yaml")))
 	known := slices.Collect(maps.Keys(r.known))
-	for _, field := range []string{"RunDir", "BPFDir", "ProbeSource4", "Speaker", "ASN", "RouterID", "LocalAddr", "PIDFile", "MED", "Addr", "Addr4", "HealthPort", "URL", "K", "VIP", "AtLeast", "MinSites"} {
+	for _, field := range []string{"RunDir", "BPFDir", "ProbeSource4", "Speaker", "ASN", "RouterID", "LocalAddr", "PIDFile", "MED", "Addr", "Addr4", "HealthPort", "URL", "K", "VIP", "AtLeast", "MinSites",
+		"HalfFlows", "Memory", "Blocklist", "IdleTimeout", "QUIC", "SYNLimit", "SourceBurst", "DropIfNone", "ServerID"} {
 		if !slices.ContainsFunc(known, func(path string) bool { return strings.HasSuffix(path, "."+key(field)) }) {
 			t.Errorf("field %s becomes %q, which is no key", field, key(field))
 		}
@@ -272,7 +279,7 @@ func TestDiffKeys(t *testing.T) {
 // FuzzParse: whatever the bytes are, the answer is a configuration or errors
 // with a place inside of the file.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/smallest.yaml"} {
+	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/smallest.yaml", "testdata/forwarder.yaml"} {
 		f.Add([]byte(read(f, name)))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {

@@ -185,7 +185,9 @@ type object struct {
 	what   string
 	values map[string]value
 	asked  map[string]bool
-	keys   []*ast.MappingValueNode
+	// hints say of keys that do not exist what a person who writes them wants.
+	hints map[string]string
+	keys  []*ast.MappingValueNode
 	// broken says that the value was not a mapping, or that the keys it may
 	// have are not known: what is missing or too much is not reported.
 	broken bool
@@ -272,8 +274,8 @@ func (o *object) done() {
 	for _, kv := range o.keys {
 		if name := keyName(kv); !o.asked[name] {
 			path := strings.TrimPrefix(o.path+"."+name, ".")
-			o.r.failAt(placeOf(kv.Key.GetToken()), path, "%s has no such key; it has %s", o.what,
-				strings.Join(slices.Sorted(maps.Keys(o.asked)), ", "))
+			o.r.failAt(placeOf(kv.Key.GetToken()), path, "%s has no such key; it has %s%s", o.what,
+				strings.Join(slices.Sorted(maps.Keys(o.asked)), ", "), o.hints[name])
 		}
 	}
 }
@@ -332,6 +334,15 @@ func describe(n ast.Node) string {
 
 // quote is strconv.Quote of what is short enough for a line.
 func quote(s string) string { return strconv.Quote(clip(s, 64)) }
+
+// asWritten is quote without the quotes, for a number, unless that would break
+// the line: text without quotes may go on in the next one.
+func asWritten(s string) string {
+	if strings.ContainsFunc(s, func(c rune) bool { return !strconv.IsPrint(c) }) {
+		return quote(s)
+	}
+	return clip(s, 64)
+}
 
 func clip(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {

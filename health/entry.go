@@ -46,9 +46,10 @@ func newEntry(p edge.Probe, old *entry) *entry {
 
 // result is the outcome of one run.
 type result struct {
-	err  error
-	end  time.Time
-	took time.Duration
+	err    error
+	weight *int // what the target has said of itself; nil: nothing
+	end    time.Time
+	took   time.Duration
 }
 
 // unknown says whether the run has told us nothing about the target. A run that
@@ -73,12 +74,21 @@ func (e *entry) record(r result) bool {
 		e.fail = r.err.Error()
 		e.status.LastErr, e.status.LastErrAt = e.fail, r.end
 	}
+	if r.err == nil {
+		// Not damped: a target that is up must be able to lower its share at once.
+		e.status.Weight = r.weight
+	}
 	changed := e.damp.add(r.err == nil, e.probe.Rise, e.probe.Fall)
 	e.status.Streak = e.damp.streak()
 	if changed {
 		e.status.State, e.status.Since = e.damp.state, r.end
 	}
 	return changed
+}
+
+// sameWeight says whether two weights are alike; nil is one of its own.
+func sameWeight(a, b *int) bool {
+	return a == b || a != nil && b != nil && *a == *b
 }
 
 // note remembers that a round was unknown. The evidence that took a probe down

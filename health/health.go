@@ -30,6 +30,14 @@ type Prober interface {
 	Probe(ctx context.Context, p edge.Probe) error
 }
 
+// Weigher is a Prober whose targets can say their weight. A monitor asks it by
+// Weigh, which is Probe but for the weight: nil if the answer says none, or none
+// that can be read. The weight of a run that is no pass does not count.
+type Weigher interface {
+	Prober
+	Weigh(ctx context.Context, p edge.Probe) (*int, error)
+}
+
 // ProberFunc is a function that is a Prober.
 type ProberFunc func(ctx context.Context, p edge.Probe) error
 
@@ -105,8 +113,8 @@ func (m *Monitor) String() string { return "health" }
 // results: for those there is Settled.
 func (m *Monitor) Ready() <-chan struct{} { return m.ready }
 
-// Changed gets a value after a state, the text of a down probe's error, the set
-// of probes or Settled has changed. It holds one value: a reader that is slow
+// Changed gets a value after a state, a weight, the text of a down probe's error,
+// the set of probes or Settled has changed. It holds one value: a reader that is slow
 // sees many changes as one, and never makes a probe wait.
 func (m *Monitor) Changed() <-chan struct{} { return m.changed }
 

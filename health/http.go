@@ -43,9 +43,18 @@ type HTTP struct {
 // Probe asks p.URL and compares the answer with p.Status and p.Body. Only the
 // deadline of ctx bounds it; p.Timeout is for the text of its error.
 func (h HTTP) Probe(ctx context.Context, p edge.Probe) error {
+	_, err := h.Weigh(ctx, p)
+	return err
+}
+
+// Weigh is Probe, and returns what the answer says of the target's weight in
+// the header WeightHeader: an integer from 0 to edge.MaxWeight in decimal
+// digits. Anything else, the header twice and an answer that does not pass give
+// nil.
+func (h HTTP) Weigh(ctx context.Context, p edge.Probe) (*int, error) {
 	u, address, err := target(p)
 	if err != nil {
-		return fmt.Errorf("%w: %w", edge.ErrUnknown, err)
+		return nil, fmt.Errorf("%w: %w", edge.ErrUnknown, err)
 	}
 	d := h.Dial
 	if d == nil {
@@ -53,7 +62,7 @@ func (h HTTP) Probe(ctx context.Context, p edge.Probe) error {
 	}
 	c, err := connect(ctx, d, p, address)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer c.Close()
 	// Its deadline is on the connection; this is for being stopped.
@@ -61,7 +70,7 @@ func (h HTTP) Probe(ctx context.Context, p edge.Probe) error {
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
 	if u.Scheme == "https" {
 		if c, err = h.handshake(ctx, c, p, u); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	return ask(ctx, c, p, u)
@@ -114,8 +123,8 @@ func (h HTTP) handshake(ctx context.Context, c net.Conn, p edge.Probe, u *url.UR
 	return t, nil
 }
 
-// ask sends the request and judges the answer.
-func ask(ctx context.Context, c net.Conn, p edge.Probe, u *url.URL) error {
+// ask sends the request, judges the answer and reads the weight in it.
+func ask(ctx context.Context, c net.Conn, p edge.Probe, u *url.URL) (*int, error) {
 	host := p.Host
 	if host == "" {
 		host = u.Host
@@ -123,23 +132,25 @@ func ask(ctx context.Context, c net.Conn, p edge.Probe, u *url.URL) error {
 	request := "GET " + u.RequestURI() + " HTTP/1.1\r\nHost: " + host +
 		"\r\nUser-Agent: catchment-probe\r\nAccept: */*\r\nConnection: close\r\n\r\n"
 	if _, err := io.WriteString(c, request); err != nil {
-		return fmt.Errorf("send request: %w", broken(ctx, err, p))
+		return nil, fmt.Errorf("send request: %w", broken(ctx, err, p))
 	}
 	answer, err := readHead(bufio.NewReader(io.LimitReader(c, maxAnswer)))
 	if err != nil {
-		return fmt.Errorf("read answer: %w", broken(ctx, err, p))
+		return nil, fmt.Errorf("read answer: %w", broken(ctx, err, p))
 	}
 	want := p.Status
 	if want == 0 {
 		want = http.StatusOK
 	}
 	if answer.StatusCode != want {
-		return fmt.Errorf("answered %d, expected %d", answer.StatusCode, want)
+		return nil, fmt.Errorf("answered %d, expected %d", answer.StatusCode, want)
 	}
-	if p.Body == "" {
-		return nil
+	if p.Body != "" {
+		if err := search(ctx, answer.Body, p); err != nil {
+			return nil, err
+		}
 	}
-	return search(ctx, answer.Body, p)
+	return weight(answer.Header), nil
 }
 
 // readHead reads up to the head of the final answer: informational ones (RFC

@@ -126,12 +126,12 @@ func (m *Monitor) run(parent context.Context, e *entry) {
 	if !m.begin(e, cancel) {
 		return
 	}
-	err := m.probe(ctx, e.probe)
+	w, err := m.probe(ctx, e.probe)
 	end := time.Now()
 	if parent.Err() != nil {
 		return // we are stopping: what the prober says now is about us
 	}
-	m.finish(e, result{err: err, end: end, took: end.Sub(start)})
+	m.finish(e, result{err: err, weight: w, end: end, took: end.Sub(start)})
 }
 
 // begin lets Set end the run, and says whether e is still wanted.
@@ -142,12 +142,15 @@ func (m *Monitor) begin(e *entry, stop context.CancelFunc) bool {
 	return !e.gone
 }
 
-func (m *Monitor) probe(ctx context.Context, p edge.Probe) error {
-	prober := m.probers[p.Kind]
-	if prober == nil {
-		return fmt.Errorf("%w: this process has no prober of kind %q", edge.ErrUnknown, p.Kind)
+func (m *Monitor) probe(ctx context.Context, p edge.Probe) (*int, error) {
+	switch prober := m.probers[p.Kind].(type) {
+	case nil:
+		return nil, fmt.Errorf("%w: this process has no prober of kind %q", edge.ErrUnknown, p.Kind)
+	case Weigher:
+		return prober.Weigh(ctx, p)
+	default:
+		return nil, prober.Probe(ctx, p)
 	}
-	return prober.Probe(ctx, p)
 }
 
 // finish records the result of a run and schedules the next.
@@ -169,10 +172,10 @@ func (m *Monitor) recordRun(e *entry, r result) (from, to edge.ProbeState, chang
 	if e.gone {
 		return 0, 0, false
 	}
-	from, was := e.damp.state, e.status.LastErr
+	from, was := e.damp.state, e.status
 	changed = e.record(r)
 	to, e.stop = e.damp.state, nil
-	if changed || to == edge.Down && e.status.LastErr != was {
+	if changed || to == edge.Down && e.status.LastErr != was.LastErr || !sameWeight(e.status.Weight, was.Weight) {
 		signal(m.changed)
 	}
 	m.again(e, r.end)

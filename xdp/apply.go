@@ -28,6 +28,12 @@ func (f *Forwarder) Apply(ctx context.Context, t edge.Table) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.fits(t); err != nil {
+		return fmt.Errorf("apply table: %w", err)
+	}
+	if err := f.refreshLinks(); err != nil {
+		return fmt.Errorf("apply table: %w", err)
+	}
 	p, err := f.state.plan(t, time.Now())
 	if err != nil {
 		return fmt.Errorf("apply table: %w", err)
@@ -47,10 +53,20 @@ func (f *Forwarder) Apply(ctx context.Context, t edge.Table) error {
 	return nil
 }
 
+// fits refuses a table whose services would take more memory than may be. One
+// with no more services than there are is always let through: it takes nothing.
+func (f *Forwarder) fits(t edge.Table) error {
+	n := len(t.Services)
+	if f.o.Memory == 0 || n <= len(f.state.tables) {
+		return nil
+	}
+	return f.plan(n, max(f.blocked, f.o.Blocked)).Check(f.o.Memory)
+}
+
 // buildTables makes and fills the inner map of every service whose table
 // changes. Nothing refers to them yet.
 func (f *Forwarder) buildTables(ctx context.Context, p *plan) (map[uint32]*ebpf.Map, error) {
-	built := make(map[uint32]*ebpf.Map)
+	built, r := make(map[uint32]*ebpf.Map), new(rings)
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
@@ -62,7 +78,7 @@ func (f *Forwarder) buildTables(ctx context.Context, p *plan) (map[uint32]*ebpf.
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			m, err := newTable(f.inner, spec)
+			m, err := newTable(f.inner, spec, r)
 			if err != nil {
 				return fmt.Errorf("build table of service %q: %w", nameOf(p.serviceNames[id].Name), err)
 			}
@@ -75,8 +91,8 @@ func (f *Forwarder) buildTables(ctx context.Context, p *plan) (map[uint32]*ebpf.
 	return built, g.Wait()
 }
 
-func newTable(inner *ebpf.MapSpec, spec tableSpec) (*ebpf.Map, error) {
-	table, err := spec.build()
+func newTable(inner *ebpf.MapSpec, spec tableSpec, r *rings) (*ebpf.Map, error) {
+	table, err := spec.build(r)
 	if err != nil {
 		return nil, err
 	}
@@ -113,19 +129,30 @@ func (f *Forwarder) steps(p *plan, tables map[uint32]*ebpf.Map) []func() error {
 	s := f.state
 	return []func() error{
 		func() error { return f.resetCounters(p) },
-		func() error { return s.serviceNames.add(p.serviceNames) },
+		func() error { return s.serviceNames.add(withOld(p.serviceNames, p.oldPools)) },
 		func() error { return s.backend.add(p.backend) },
 		func() error { return s.backendNames.add(p.backendNames) },
 		func() error { return s.swap(p, tables) },
+		func() error { return s.backend.add(p.cleared) },
+		func() error { return s.serviceNames.add(p.serviceNames) },
+		func() error { return s.serverID.add(p.serverID) },
 		func() error { return s.vip.add(p.vip) },
 		func() error { return s.addr.add(p.addr) },
 		func() error { return s.trusted.add(p.trusted) },
 		func() error { return s.addr.prune(p.addr) },
 		func() error { return s.vip.prune(p.vip) },
 		func() error { return s.trusted.prune(p.trusted) },
+		func() error { return s.serverID.prune(p.serverID) },
 		func() error { return s.retire(p) },
 		func() error { return s.release(p) },
 	}
+}
+
+// withOld returns all, those of old as they are there.
+func withOld[K comparable, V any](all, old map[K]V) map[K]V {
+	out := maps.Clone(all)
+	maps.Copy(out, old)
+	return out
 }
 
 // resetCounters zeroes the counters of ids that get a new owner. Their names

@@ -23,7 +23,9 @@ func pool(t testing.TB, n int) []edge.TableBackend {
 }
 
 func service(id, vip string, p edge.Protocol, backends ...edge.TableBackend) edge.TableService {
-	return edge.TableService{ID: edge.ServiceID(id), VIP: addrPort(vip), Protocol: p, Encap: edge.EncapGUE, Backends: backends}
+	// Of the affinities with a 5-tuple the one with which UDP is tracked too.
+	return edge.TableService{ID: edge.ServiceID(id), VIP: addrPort(vip), Protocol: p, Encap: edge.EncapGUE,
+		Affinity: edge.AffinityClientIPPortProto, Backends: backends}
 }
 
 func tableOf(services ...edge.TableService) edge.Table {
@@ -43,7 +45,7 @@ func (d device) sendTo(t testing.TB, i int, vip string, proto, flags uint8) stri
 	return fmt.Sprint("b", int(openTunnel(t, r.out).dst.As4()[3])-100)
 }
 
-// sendAll runs a packet of each of n flows.
+// sendAll runs a packet of each of n someFlows.
 func (d device) sendAll(t testing.TB, n int, vip string, proto, flags uint8) []string {
 	t.Helper()
 	to := make([]string, n)
@@ -55,7 +57,7 @@ func (d device) sendAll(t testing.TB, n int, vip string, proto, flags uint8) []s
 
 const (
 	vipA, vipB = "192.0.2.1:80", "192.0.2.2:80"
-	flows      = 300
+	someFlows  = 300
 )
 
 func TestFlowsStay(t *testing.T) {
@@ -65,7 +67,7 @@ func TestFlowsStay(t *testing.T) {
 		use := func(backends ...edge.TableBackend) {
 			apply(t, d.Forwarder, tableOf(service("a", vipA, proto, backends...)))
 		}
-		send := func(flags uint8) []string { return d.sendAll(t, flows, vipA, uint8(proto), flags) }
+		send := func(flags uint8) []string { return d.sendAll(t, someFlows, vipA, uint8(proto), flags) }
 		use(b[:3]...)
 		before := send(flagSYN)
 		if len(slices.Compact(slices.Sorted(slices.Values(before)))) != 3 {
@@ -98,50 +100,50 @@ func TestGenerationGuardsSleepers(t *testing.T) {
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b[0])))
 	d.sendTo(t, 1, vipA, 6, flagSYN)
 	flow := edge.Flow{Src: addrPort("100.64.0.1:1000"), Dst: addrPort(vipA), Protocol: edge.TCP}
-	goesTo := func(tracked bool, backend edge.BackendID) {
+	goesTo := func(by string, backend edge.BackendID) {
 		t.Helper()
-		v, err := d.Lookup(flow)
+		v, err := d.Lookup(flow, nil)
 		check(t, err)
-		if v.Tracked != tracked || v.Backend != backend {
-			t.Errorf("%+v, want tracked=%v to %q", v, tracked, backend)
+		if v.By != by || v.Backend != backend {
+			t.Errorf("%+v, want %s to %q", v, by, backend)
 		}
 	}
-	goesTo(true, "b0")
+	goesTo("half", "b0")
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP)))
-	goesTo(false, "")
+	goesTo("", "")
 	if got := d.sendTo(t, 1, vipA, 6, flagACK); got != "drop no_backend" {
 		t.Errorf("without backends: %s", got)
 	}
 	b[0].Weight = 0 // back, but in no ring
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b...)))
-	goesTo(false, "b1")
+	goesTo("ring", "b1")
 	if got := d.sendTo(t, 1, vipA, 6, flagACK); got != "b1" {
 		t.Errorf("the sleeper went to %s", got)
 	}
-	goesTo(true, "b1")
+	goesTo("half", "b1")
 }
 
 func TestDrain(t *testing.T) {
 	d := oneBox(t)
 	b := pool(t, 2)
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b...)))
-	before := d.sendAll(t, flows, vipA, 6, flagSYN)
-	b[0].Drain = true
+	before := d.sendAll(t, someFlows, vipA, 6, flagSYN)
+	b[0].Weight, b[0].KeepTCP = 0, true
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b...)))
-	if diff := cmp.Diff(before, d.sendAll(t, flows, vipA, 6, flagACK)); diff != "" {
+	if diff := cmp.Diff(before, d.sendAll(t, someFlows, vipA, 6, flagACK)); diff != "" {
 		t.Errorf("flows moved off a draining backend: %s", diff)
 	}
-	b[1].Drain = true
+	b[1].Weight, b[1].KeepTCP = 0, true
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b...)))
-	if diff := cmp.Diff(before, d.sendAll(t, flows, vipA, 6, flagACK)); diff != "" {
+	if diff := cmp.Diff(before, d.sendAll(t, someFlows, vipA, 6, flagACK)); diff != "" {
 		t.Errorf("flows moved when everything drains: %s", diff)
 	}
-	if got := d.sendTo(t, flows+1, vipA, 6, flagSYN); got != "drop no_backend" {
+	if got := d.sendTo(t, someFlows+1, vipA, 6, flagSYN); got != "drop no_backend" {
 		t.Errorf("new flow to a service that drains: %s", got)
 	}
-	b[1].Drain = false
+	b[1].Weight = 1
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b...)))
-	for i, to := range d.sendAll(t, flows, vipA, 6, flagSYN) {
+	for i, to := range d.sendAll(t, someFlows, vipA, 6, flagSYN) {
 		if to != "b1" {
 			t.Fatalf("new connection %d went to %s", i, to)
 		}
@@ -152,14 +154,14 @@ func TestWeightZeroKeepsFlows(t *testing.T) {
 	d := oneBox(t)
 	b := pool(t, 2)
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.UDP, b...)))
-	before := d.sendAll(t, flows, vipA, 17, 0)
-	b[0].Weight = 0
+	before := d.sendAll(t, someFlows, vipA, 17, 0)
+	b[0].Weight, b[0].KeepTCP, b[0].KeepOther = 0, true, true
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.UDP, b...)))
-	if diff := cmp.Diff(before, d.sendAll(t, flows, vipA, 17, 0)); diff != "" {
+	if diff := cmp.Diff(before, d.sendAll(t, someFlows, vipA, 17, 0)); diff != "" {
 		t.Errorf("flows moved: %s", diff)
 	}
-	for i := range flows {
-		if to := d.sendTo(t, flows+i, vipA, 17, 0); to != "b1" {
+	for i := range someFlows {
+		if to := d.sendTo(t, someFlows+i, vipA, 17, 0); to != "b1" {
 			t.Fatalf("new flow went to %s", to)
 		}
 	}
@@ -170,16 +172,16 @@ func TestSharedBackend(t *testing.T) {
 	d := oneBox(t)
 	b := pool(t, 2)
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b...), service("b", vipB, edge.TCP, b...)))
-	beforeA := d.sendAll(t, flows, vipA, 6, flagSYN)
-	beforeB := d.sendAll(t, flows, vipB, 6, flagSYN)
+	beforeA := d.sendAll(t, someFlows, vipA, 6, flagSYN)
+	beforeB := d.sendAll(t, someFlows, vipB, 6, flagSYN)
 	apply(t, d.Forwarder, tableOf(service("a", vipA, edge.TCP, b[1]), service("b", vipB, edge.TCP, b...)))
-	for i, to := range d.sendAll(t, flows, vipA, 6, flagACK) {
+	for i, to := range d.sendAll(t, someFlows, vipA, 6, flagACK) {
 		if to != "b1" {
 			t.Fatalf("flow of a, before at %s, went to %s", beforeA[i], to)
 		}
 	}
-	if diff := cmp.Diff(beforeB, d.sendAll(t, flows, vipB, 6, flagACK)); diff != "" {
-		t.Errorf("flows of b moved: %s", diff)
+	if diff := cmp.Diff(beforeB, d.sendAll(t, someFlows, vipB, 6, flagACK)); diff != "" {
+		t.Errorf("someFlows of b moved: %s", diff)
 	}
 }
 
@@ -229,6 +231,6 @@ func TestResetMakesNoFlow(t *testing.T) {
 		d.sendTo(t, i, vipA, 6, flags)
 	}
 	if got := stats(t, d.Forwarder).Services[0]; got.New != 3 || got.Packets != 5 || got.Bytes != 5*40 {
-		t.Errorf("counted %+v, want 5 packets of 40 bytes and 3 flows", got)
+		t.Errorf("counted %+v, want 5 packets of 40 bytes and 3 someFlows", got)
 	}
 }

@@ -124,7 +124,7 @@ func (f *Forwarder) Attach(ifname string) error {
 		old.Close() // of an interface that is gone: the new one has its name
 	}
 	f.extra[ifname] = l
-	return nil
+	return f.refreshLinks()
 }
 
 // Detach takes back an Attach. It never detaches an uplink.
@@ -139,7 +139,7 @@ func (f *Forwarder) Detach(ifname string) error {
 	if err := l.Close(); err != nil {
 		return fmt.Errorf("detach interface %s: %w", ifname, err)
 	}
-	return nil
+	return f.refreshLinks()
 }
 
 func (f *Forwarder) program() *ebpf.Program { return f.coll.Programs[edgeProgEdge] }

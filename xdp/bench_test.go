@@ -1,52 +1,78 @@
 package xdp
 
-import (
-	"testing"
+import "testing"
 
-	"github.com/cilium/ebpf"
-)
+// benchRounds is how often each case is measured, a batch at a time.
+const benchRounds = 300
 
-// BenchmarkProgram measures whole calls: subtract floor, a packet that is not
-// IP, to get the time in the program. Each run gets a fresh packet: a program
-// that encapsulates must not be fed its own output, so Repeat is 1.
-func BenchmarkProgram(b *testing.B) {
-	d := oneBox(b)
-	client, vip := family(false)
-	client6, vip6 := family(true)
-	syn := func(client, vip string) []byte {
-		p := tcpPacket(client, vip)
-		p.flags = flagSYN
-		return p.frame()
+// BenchmarkXDP measures the data plane, and what it is compared with, in one
+// run. Each figure is a sub-benchmark that only tells it: a figure of packets is
+// the median of many short rounds, in which each case follows its own floor.
+// make bench-xdp writes them to out/bench/xdp.json; docs/performance.md says how
+// to read them. A metric whose unit ends in :NAME is the value of NAME, which the
+// one before it is compared with.
+func BenchmarkXDP(b *testing.B) {
+	d := benchBox(b, benchFlows, benchHalfFlows)
+	p := loadPeers(b)
+	results := map[string]cost{}
+	in(b, d.ns, func() {
+		p.learn(b, d.ingress)
+		d.establish(b)
+		all := append(p.cases(), d.verified(b, d.forwarderCases())...)
+		d.packets(b, all, results)
+		list := blocklist()
+		d.loadBlocklist(b, list)
+		d.packets(b, d.verified(b, d.blocklistCases(list)), results)
+	})
+	small := benchBox(b, 1024, 1024)
+	in(b, small.ns, func() { small.packets(b, small.verified(b, small.cachedCases()), results) })
+	d.reportSizes(b, p)
+	d.reportChanges(b)
+	reportRing(b)
+}
+
+// packets measures cases and tells what came out.
+func (d device) packets(b *testing.B, cases []*benchCase, results map[string]cost) {
+	rounds(b, benchRounds, cases, d.ingress)
+	for _, c := range cases {
+		results[c.name] = c.result()
 	}
-	tcp := tcpPacket(client, vip+portRemote)
-	for _, c := range []struct {
-		name  string
-		frame []byte
-	}{
-		{"floor", with(tcp.frame(), 12, 0x08, 0x06)},
-		{"pass_nonvip", tcpPacket(client, client).frame()},
-		{"v4_tcp_hit", tcp.frame()},
-		{"v6_tcp_hit", tcpPacket(client6, vip6+portRemote).frame()},
-		{"v4_tcp_miss", syn(client, vip+portRemote)},
-		{"v6_tcp_miss", syn(client6, vip6+portRemote)},
-		{"v4_udp_hit", udpPacket(client, vip+portRemote).frame()},
-		{"v4_decap", wrap(addr(trust4), addr(node4), true, tcp.ip())},
-	} {
-		b.Run(c.name, func(b *testing.B) { d.measure(b, c.frame) })
+	for _, c := range cases {
+		reportPackets(b, c, results)
 	}
 }
 
-func (d device) measure(b *testing.B, frame []byte) {
-	in(b, d.ns, func() {
-		o := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: 1,
-			Context: md{DataEnd: uint32(len(frame)), Ingress: uint32(d.ingress)}}
-		_, err := d.program().Run(o)
-		check(b, err)
-		for b.Loop() {
-			o.DataOut = o.DataOut[:cap(o.DataOut)]
-			if _, err := d.program().Run(o); err != nil {
-				b.Fatal(err)
-			}
+func (d device) verified(b *testing.B, cases []*forwarderCase) []*benchCase {
+	var all []*benchCase
+	for _, c := range cases {
+		d.verify(b, c)
+		all = append(all, &c.benchCase)
+	}
+	return all
+}
+
+// reportPackets tells what a packet costs. That of a floor is whole, that of
+// every other case net of it.
+func reportPackets(b *testing.B, c *benchCase, results map[string]cost) {
+	mine, peer := results[c.name], results[c.against]
+	report(b, c.name, figure{mine.kernel, "ns/packet", c.against, peer.kernel})
+	report(b, c.name+"_cpu", figure{mine.cpu, "ns/call", c.against, peer.cpu})
+}
+
+// figure is a value, and what it is compared with.
+type figure struct {
+	value   float64
+	unit    string
+	against string
+	peer    float64
+}
+
+func report(b *testing.B, name string, f figure) {
+	b.Run(name, func(b *testing.B) {
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(f.value, f.unit)
+		if f.against != "" {
+			b.ReportMetric(f.peer, f.unit+":"+f.against)
 		}
 	})
 }

@@ -84,11 +84,14 @@ func checkService(t edge.Table, svc edge.TableService) error {
 	if err := checkAddr(svc.VIP.Addr()); err != nil {
 		return err
 	}
+	if err := checkPolicy(svc); err != nil {
+		return err
+	}
 	switch {
-	case svc.VIP.Port() == 0:
-		return errors.New("the VIP has no port")
-	case svc.Protocol != edge.TCP && svc.Protocol != edge.UDP:
-		return fmt.Errorf("protocol %s is not tcp or udp", svc.Protocol)
+	case svc.Protocol == edge.AnyProtocol && svc.VIP.Port() != 0:
+		return errors.New("a service of all protocols has all ports: its port is not 0")
+	case svc.Protocol != edge.AnyProtocol && svc.Protocol != edge.TCP && svc.Protocol != edge.UDP:
+		return fmt.Errorf("protocol %s is not tcp, udp or any", svc.Protocol)
 	case svc.Encap != edge.EncapGUE && svc.Encap != edge.EncapIPIP:
 		return fmt.Errorf("encapsulation %q is not %s or %s", svc.Encap, edge.EncapGUE, edge.EncapIPIP)
 	}
@@ -101,6 +104,51 @@ func checkService(t edge.Table, svc edge.TableService) error {
 		if err := checkBackend(t, svc, b); err != nil {
 			return fmt.Errorf("backend %q: %w", b.ID, err)
 		}
+	}
+	return nil
+}
+
+// checkPolicy checks what the configuration would not let pass either.
+func checkPolicy(svc edge.TableService) error {
+	if _, ok := affinityFields[svc.Affinity]; !ok {
+		return fmt.Errorf("affinity %q is not known", svc.Affinity)
+	}
+	if t := svc.Tracking; t != "" && t != edge.PerConnection && t != edge.PerSession {
+		return fmt.Errorf("tracking %q is not %s or %s", t, edge.PerConnection, edge.PerSession)
+	}
+	if svc.Pool != edge.PoolPrimary && svc.Pool != edge.PoolFailover {
+		return fmt.Errorf("pool %q is not known", svc.Pool)
+	}
+	if svc.IdleTimeout < 0 || svc.IdleTimeout > maxIdle {
+		return fmt.Errorf("idle timeout %s is not 0 to %s", svc.IdleTimeout, maxIdle)
+	}
+	l := svc.SYNLimit
+	for _, n := range []int{l.Rate, l.Burst, l.SourceRate, l.SourceBurst} {
+		if n < 0 || n > maxRate {
+			return fmt.Errorf("a SYN limit of %d is not 0 to %d", n, maxRate)
+		}
+	}
+	q := svc.QUIC
+	if q != nil && (q.Offset < 0 || q.Length < 1 || q.Length > maxServerID || q.Offset+q.Length > maxConnectionID) {
+		return fmt.Errorf("a server id of %d bytes at offset %d is not within the %d bytes of a connection id, or is longer than %d",
+			q.Length, q.Offset, maxConnectionID, maxServerID)
+	}
+	return checkServerIDs(svc)
+}
+
+func checkServerIDs(svc edge.TableService) error {
+	of := make(map[string]edge.BackendID)
+	for _, b := range svc.Backends {
+		if b.ServerID == "" {
+			continue
+		}
+		if svc.QUIC == nil || len(b.ServerID) != svc.QUIC.Length {
+			return fmt.Errorf("backend %q: its server id has %d bytes, which is not what the service reads", b.ID, len(b.ServerID))
+		}
+		if other, ok := of[b.ServerID]; ok {
+			return fmt.Errorf("backends %q and %q have the same server id", other, b.ID)
+		}
+		of[b.ServerID] = b.ID
 	}
 	return nil
 }

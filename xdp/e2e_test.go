@@ -28,6 +28,10 @@ func TestMain(m *testing.M) {
 		fmt.Println(holdForwarder(os.Args[2]))
 		os.Exit(1)
 	}
+	if len(os.Args) == 3 && os.Args[1] == captureArg {
+		fmt.Println(captureForever(os.Args[2]))
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -144,8 +148,8 @@ func TestKillAndAdopt(t *testing.T) {
 	}
 	flow := edge.Flow{Src: c.LocalAddr().(*net.TCPAddr).AddrPort(), Dst: at, Protocol: edge.TCP}
 	in(t, l.box1, func() {
-		v, err := f.Lookup(flow)
-		want := edge.FlowVerdict{Service: "tcp-80-0", Backend: "box2", Tracked: true, Action: "tx", Reason: "backend"}
+		v, err := f.Lookup(flow, nil)
+		want := edge.FlowVerdict{Service: "tcp-80-0", Backend: "box2", By: "table", Slot: v.Slot, Action: "tx", Reason: "backend"}
 		if err != nil || v != want {
 			t.Errorf("lookup of the old flow: %+v, %v", v, err)
 		}
@@ -155,7 +159,7 @@ func TestKillAndAdopt(t *testing.T) {
 	table := box1Table()
 	for i := range table.Services {
 		b := &table.Services[i].Backends
-		(*b)[0].Weight = 0
+		(*b)[0].Weight, (*b)[0].KeepTCP = 0, true
 		*b = append(*b, edge.TableBackend{ID: "ghost", Addr: addr("10.0.2.99"), Weight: 1})
 	}
 	apply(t, f, table)

@@ -32,30 +32,108 @@ type edgeCount struct {
 	Bytes   uint64
 }
 
-type edgeFlow struct {
-	_       structs.HostLayout
-	Backend uint32
-	Gen     uint32
-	Pad     uint64
+type edgeFlowBucket struct {
+	_    structs.HostLayout
+	Flow [8]uint64
+	Term [8]struct {
+		_          structs.HostLayout
+		Until      uint32
+		Generation uint32
+	}
 }
 
-type edgeFlowKey struct {
+type edgeFlowDetail struct {
 	_     structs.HostLayout
-	Src   [16]uint8
-	Dst   [16]uint8
-	Sport uint16
-	Dport uint16
-	Proto uint8
-	Pad   [3]uint8
+	Hash  uint64
 	Svc   uint32
-	Pad2  uint32
+	Pad   uint32
+	Tuple struct {
+		_     structs.HostLayout
+		Src   [16]uint8
+		Dst   [16]uint8
+		Sport uint16
+		Dport uint16
+		Proto uint8
+		Pad   [3]uint8
+	}
+}
+
+type edgeHalfFlow struct {
+	_     structs.HostLayout
+	Check uint64
+	Life  uint64
+	Until uint32
+	Svc   uint32
+	Tuple struct {
+		_     structs.HostLayout
+		Src   [16]uint8
+		Dst   [16]uint8
+		Sport uint16
+		Dport uint16
+		Proto uint8
+		Pad   [3]uint8
+	}
+}
+
+type edgeHost struct {
+	_             structs.HostLayout
+	Mac           [16]uint64
+	Blocked       uint32
+	Sample        uint32
+	SampleActions uint32
+	Vlans         uint32
+	TooBig        struct {
+		_        structs.HostLayout
+		Interval uint64
+		Burst    uint64
+	}
+}
+
+type edgePrefix struct {
+	_    structs.HostLayout
+	Bits uint32
+	Addr [16]uint8
+}
+
+type edgeSample struct {
+	_        structs.HostLayout
+	Time     uint64
+	Ifindex  uint32
+	Length   uint32
+	Captured uint32
+	Verdict  uint32
+	Data     [256]uint8
+}
+
+type edgeServerKey struct {
+	_      structs.HostLayout
+	Svc    uint32
+	Length uint8
+	Pad    [3]uint8
+	Id     [8]uint8
+}
+
+type edgeSourceKey struct {
+	_    structs.HostLayout
+	Addr [16]uint8
+	Svc  uint32
+	Pad  uint32
 }
 
 type edgeSvcCount struct {
-	_       structs.HostLayout
-	Packets uint64
-	Bytes   uint64
-	Flows   uint64
+	_           structs.HostLayout
+	Packets     uint64
+	Bytes       uint64
+	Table       uint64
+	Half        uint64
+	Ring        uint64
+	ServerId    uint64
+	IcmpError   uint64
+	Fragment    uint64
+	Limited     uint64
+	Opened      uint64
+	Established uint64
+	Evicted     uint64
 }
 
 type edgeSvcName struct {
@@ -64,7 +142,8 @@ type edgeSvcName struct {
 	Vip   [16]uint8
 	Port  uint16
 	Proto uint8
-	Pad   [5]uint8
+	Pool  uint8
+	Pad   [4]uint8
 }
 
 type edgeSvcTable struct {
@@ -73,8 +152,24 @@ type edgeSvcTable struct {
 	Src6       [16]uint8
 	Src4       uint32
 	N_backends uint32
-	Encap      uint32
-	Pad        [5]uint32
+	Idle       uint32
+	Pad0       uint32
+	Syn        struct {
+		_        structs.HostLayout
+		Interval uint64
+		Burst    uint64
+	}
+	SynSource struct {
+		_        structs.HostLayout
+		Interval uint64
+		Burst    uint64
+	}
+	Encap      uint8
+	Affinity   uint8
+	Flags      uint8
+	QuicOffset uint8
+	QuicLength uint8
+	Pad        [27]uint8
 	Slot       [65537]uint32
 	Tail       uint32
 }
@@ -92,7 +187,10 @@ const (
 	edgeVerdictPASS_NO_SERVICE         edgeVerdict = 7
 	edgeVerdictPASS_LOCAL              edgeVerdict = 8
 	edgeVerdictPASS_DECAP              edgeVerdict = 9
+	edgeVerdictPASS_FOREIGN_MAC        edgeVerdict = 10
 	edgeVerdictTX_BACKEND              edgeVerdict = 65
+	edgeVerdictTX_ECHO                 edgeVerdict = 66
+	edgeVerdictTX_TOO_BIG              edgeVerdict = 67
 	edgeVerdictREDIRECT_BACKEND        edgeVerdict = 129
 	edgeVerdictDROP_BAD_VERSION        edgeVerdict = 193
 	edgeVerdictDROP_BAD_HEADER         edgeVerdict = 194
@@ -120,6 +218,12 @@ const (
 	edgeVerdictDROP_DECAP_UNTRUSTED    edgeVerdict = 216
 	edgeVerdictDROP_DECAP_MALFORMED    edgeVerdict = 217
 	edgeVerdictDROP_DECAP_NOT_VIP      edgeVerdict = 218
+	edgeVerdictDROP_BLOCKED            edgeVerdict = 219
+	edgeVerdictDROP_SYN_LIMIT_SERVICE  edgeVerdict = 220
+	edgeVerdictDROP_SYN_LIMIT_SOURCE   edgeVerdict = 221
+	edgeVerdictDROP_TOO_BIG_LIMITED    edgeVerdict = 222
+	edgeVerdictDROP_FRAGMENT_PORTS     edgeVerdict = 223
+	edgeVerdictDROP_ICMP_QUOTE         edgeVerdict = 224
 )
 
 type edgeVerdicts struct {
@@ -136,6 +240,23 @@ type edgeVipKey struct {
 	Pad   uint8
 }
 
+type edgeVlanKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Outer   uint16
+	Inner   uint16
+}
+
+type edgeVlanLink struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Tags    struct {
+		_     structs.HostLayout
+		Proto [2]uint16
+		Tci   [2]uint16
+	}
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -144,14 +265,28 @@ const (
 	edgeMapBackend      = "backend"
 	edgeMapBackendCount = "backend_count"
 	edgeMapBackendName  = "backend_name"
+	edgeMapBlockFilter  = "block_filter"
+	edgeMapBlocklist    = "blocklist"
 	edgeMapFlow         = "flow"
+	edgeMapFlowDetail   = "flow_detail"
+	edgeMapHalf         = "half"
+	edgeMapHost         = "host"
+	edgeMapSamples      = "samples"
+	edgeMapServerId     = "server_id"
 	edgeMapSvc          = "svc"
 	edgeMapSvcCount     = "svc_count"
 	edgeMapSvcName      = "svc_name"
+	edgeMapSynService   = "syn_service"
+	edgeMapSynSource    = "syn_source"
+	edgeMapTooBigDue    = "too_big_due"
 	edgeMapTrusted      = "trusted"
 	edgeMapVerdictCount = "verdict_count"
 	edgeMapVip          = "vip"
+	edgeMapVlanIn       = "vlan_in"
+	edgeMapVlanOut      = "vlan_out"
 	edgeProgEdge        = "edge"
+	edgeVarFlowBuckets  = "flow_buckets"
+	edgeVarHalfPlaces   = "half_places"
 )
 
 // loadEdge returns the embedded CollectionSpec for edge.
@@ -207,19 +342,33 @@ type edgeMapSpecs struct {
 	Backend      *ebpf.MapSpec `ebpf:"backend"`
 	BackendCount *ebpf.MapSpec `ebpf:"backend_count"`
 	BackendName  *ebpf.MapSpec `ebpf:"backend_name"`
+	BlockFilter  *ebpf.MapSpec `ebpf:"block_filter"`
+	Blocklist    *ebpf.MapSpec `ebpf:"blocklist"`
 	Flow         *ebpf.MapSpec `ebpf:"flow"`
+	FlowDetail   *ebpf.MapSpec `ebpf:"flow_detail"`
+	Half         *ebpf.MapSpec `ebpf:"half"`
+	Host         *ebpf.MapSpec `ebpf:"host"`
+	Samples      *ebpf.MapSpec `ebpf:"samples"`
+	ServerId     *ebpf.MapSpec `ebpf:"server_id"`
 	Svc          *ebpf.MapSpec `ebpf:"svc"`
 	SvcCount     *ebpf.MapSpec `ebpf:"svc_count"`
 	SvcName      *ebpf.MapSpec `ebpf:"svc_name"`
+	SynService   *ebpf.MapSpec `ebpf:"syn_service"`
+	SynSource    *ebpf.MapSpec `ebpf:"syn_source"`
+	TooBigDue    *ebpf.MapSpec `ebpf:"too_big_due"`
 	Trusted      *ebpf.MapSpec `ebpf:"trusted"`
 	VerdictCount *ebpf.MapSpec `ebpf:"verdict_count"`
 	Vip          *ebpf.MapSpec `ebpf:"vip"`
+	VlanIn       *ebpf.MapSpec `ebpf:"vlan_in"`
+	VlanOut      *ebpf.MapSpec `ebpf:"vlan_out"`
 }
 
 // edgeVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeVariableSpecs struct {
+	FlowBuckets *ebpf.VariableSpec `ebpf:"flow_buckets"`
+	HalfPlaces  *ebpf.VariableSpec `ebpf:"half_places"`
 }
 
 // edgeObjects contains all objects after they have been loaded into the kernel.
@@ -246,13 +395,25 @@ type edgeMaps struct {
 	Backend      *ebpf.Map `ebpf:"backend"`
 	BackendCount *ebpf.Map `ebpf:"backend_count"`
 	BackendName  *ebpf.Map `ebpf:"backend_name"`
+	BlockFilter  *ebpf.Map `ebpf:"block_filter"`
+	Blocklist    *ebpf.Map `ebpf:"blocklist"`
 	Flow         *ebpf.Map `ebpf:"flow"`
+	FlowDetail   *ebpf.Map `ebpf:"flow_detail"`
+	Half         *ebpf.Map `ebpf:"half"`
+	Host         *ebpf.Map `ebpf:"host"`
+	Samples      *ebpf.Map `ebpf:"samples"`
+	ServerId     *ebpf.Map `ebpf:"server_id"`
 	Svc          *ebpf.Map `ebpf:"svc"`
 	SvcCount     *ebpf.Map `ebpf:"svc_count"`
 	SvcName      *ebpf.Map `ebpf:"svc_name"`
+	SynService   *ebpf.Map `ebpf:"syn_service"`
+	SynSource    *ebpf.Map `ebpf:"syn_source"`
+	TooBigDue    *ebpf.Map `ebpf:"too_big_due"`
 	Trusted      *ebpf.Map `ebpf:"trusted"`
 	VerdictCount *ebpf.Map `ebpf:"verdict_count"`
 	Vip          *ebpf.Map `ebpf:"vip"`
+	VlanIn       *ebpf.Map `ebpf:"vlan_in"`
+	VlanOut      *ebpf.Map `ebpf:"vlan_out"`
 }
 
 func (m *edgeMaps) Close() error {
@@ -261,13 +422,25 @@ func (m *edgeMaps) Close() error {
 		m.Backend,
 		m.BackendCount,
 		m.BackendName,
+		m.BlockFilter,
+		m.Blocklist,
 		m.Flow,
+		m.FlowDetail,
+		m.Half,
+		m.Host,
+		m.Samples,
+		m.ServerId,
 		m.Svc,
 		m.SvcCount,
 		m.SvcName,
+		m.SynService,
+		m.SynSource,
+		m.TooBigDue,
 		m.Trusted,
 		m.VerdictCount,
 		m.Vip,
+		m.VlanIn,
+		m.VlanOut,
 	)
 }
 
@@ -275,6 +448,8 @@ func (m *edgeMaps) Close() error {
 //
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeVariables struct {
+	FlowBuckets *ebpf.Variable `ebpf:"flow_buckets"`
+	HalfPlaces  *ebpf.Variable `ebpf:"half_places"`
 }
 
 // edgePrograms contains all programs after they have been loaded into the kernel.

@@ -163,3 +163,29 @@ func with(frame []byte, at int, b ...byte) []byte {
 	copy(f[at:], b)
 	return f
 }
+
+// tagged puts a VLAN tag in front of the others.
+func tagged(f []byte, ethertype, tci uint16) []byte {
+	tag := be.AppendUint16(be.AppendUint16(nil, ethertype), tci)
+	return slices.Insert(slices.Clone(f), 12, tag...)
+}
+
+// icmpPacket is an ICMP packet from a client, of the family of dst.
+func icmpPacket(src, dst string, kind byte, body []byte) []byte {
+	p := packet{src: addrPort(src), dst: addrPort(dst), proto: 1, ttl: 64}
+	icmp := append([]byte{kind, 0, 0, 0, 0, 7, 0, 9}, body...)
+	if p.v6() {
+		p.proto = 58
+		pseudo := slices.Concat(p.src.Addr().AsSlice(), p.dst.Addr().AsSlice(), be.AppendUint32(nil, uint32(len(icmp))), []byte{0, 0, 0, 58})
+		be.PutUint16(icmp[2:], ^sum(sum(0, pseudo), icmp))
+		return ip6Header(p, icmp)
+	}
+	be.PutUint16(icmp[2:], ^sum(0, icmp))
+	return ip4Header(p, icmp)
+}
+
+// answerTo is the first bytes of the answer to a packet, as an error quotes it.
+func answerTo(p packet, n int) []byte {
+	p.src, p.dst = p.dst, p.src
+	return p.ip()[:n]
+}

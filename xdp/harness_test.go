@@ -155,7 +155,8 @@ type ran struct {
 // device is a Forwarder with an interface to feed packets into.
 type device struct {
 	*Forwarder
-	ingress int // interface index
+	ingress int                // interface index
+	other   *netlink.LinkAttrs // behind which the far backends are
 	ns      netns.NsHandle
 }
 

@@ -3,53 +3,74 @@ package xdp
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/catchment-dev/edge/xdp/nic"
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// loader is one transaction: run does it, rollback takes back what it did.
+// loader is one transaction: its steps do it, rollback takes back what they
+// did. A process may also end between any two of them: each leaves pins that the
+// next loader completes or clears away, and packets are forwarded meanwhile.
 type loader struct {
-	o    Options
-	spec *ebpf.CollectionSpec
-	nl   *netlink.Handle
-	dir  string // of the pins: where they are, or will be
+	o     Options
+	spec  *ebpf.CollectionSpec
+	sizes nic.Sizes
+	nl    *netlink.Handle
+	dir   string   // of the pins: where they are, or will be
+	old   *oldPins // those of the schema before; nil if there are none
 
-	coll  *ebpf.Collection
-	links []uplink
-	undo  []func() error
-	held  []*ebpf.Program // for undo
+	coll     *ebpf.Collection
+	pinned   map[ebpf.MapID]bool // ids of the pinned maps
+	recorded []recorded
+	carrier  *flowCarrier
+	links    []uplink
+	undo     []func() error
+	held     []io.Closer // for undo
+}
+
+func newLoader(o Options, spec *ebpf.CollectionSpec) (*loader, error) {
+	if err := size(spec, o); err != nil {
+		return nil, err
+	}
+	sizes, err := sizesOf(spec, o)
+	if err != nil {
+		return nil, err
+	}
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	return &loader{o: o, spec: spec, sizes: sizes, nl: nl, dir: pinDir(o.Dir)}, nil
 }
 
 // close lets go of what only a rollback would have needed.
 func (l *loader) close() {
-	for _, p := range l.held {
-		p.Close()
+	for _, c := range l.held {
+		c.Close()
 	}
 }
 
 func (l *loader) run() error {
-	if err := l.checkSchema(); err != nil {
+	steps, err := l.steps()
+	if err != nil {
 		return err
 	}
-	// A crash in the middle of a first load leaves this, perhaps attached.
-	if err := removePinDir(buildDir(l.o.Dir)); err != nil {
-		return fmt.Errorf("clear an unfinished load: %w", err)
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
 	}
-	_, err := os.Stat(l.dir)
-	switch {
-	case err == nil:
-		return l.adopt()
-	case errors.Is(err, fs.ErrNotExist):
-		return l.fresh()
-	}
-	return fmt.Errorf("look at pins: %w", err)
+	return nil
 }
 
 func (l *loader) rollback() {
@@ -60,19 +81,80 @@ func (l *loader) rollback() {
 	}
 }
 
-// checkSchema refuses the pins of another schema: loading beside them would
-// leave two programs fighting for the interfaces.
-func (l *loader) checkSchema() error {
-	entries, err := os.ReadDir(l.o.Dir)
+// steps are what brings the pins from what they are to what is asked for.
+// Renaming the new pins into place (commit) is what cannot be lost any more:
+// whoever finds them there goes on with them, before that they are cleared away.
+func (l *loader) steps() ([]func() error, error) {
+	ours, err := l.look()
 	if err != nil {
-		return fmt.Errorf("list pins: %w", err)
+		return nil, err
 	}
-	for _, e := range entries {
-		if name := e.Name(); name != schema && name != filepath.Base(buildDir(l.o.Dir)) {
-			return l.incompatible(fmt.Errorf("schema %s is pinned, this is %s", name, schema))
+	steps := []func() error{l.checkKernel, func() error { return l.planMemory(!ours) }, l.checkInterfaces, l.clear}
+	switch {
+	case ours:
+		steps = append(steps, l.reload, l.checkLinks, l.recordProgram)
+	case l.old != nil:
+		steps = append(steps, l.create, l.checkLinks, l.describeHost, l.carryTables, l.build, l.carryFlows, l.carryCounters, l.commit)
+	default:
+		steps = append(steps, l.create, l.build, l.commit)
+	}
+	take := l.takeLink
+	if l.old != nil && !ours {
+		take = l.switchLink
+	}
+	for _, ifname := range l.o.Interfaces {
+		steps = append(steps, func() error { return take(ifname) })
+	}
+	if l.old != nil {
+		last := l.carryLastFlows
+		if ours {
+			last = l.carryMissingFlows
+		}
+		steps = append(steps, last)
+		for _, ifname := range l.o.Interfaces {
+			steps = append(steps, func() error { return l.moveLink(ifname) })
 		}
 	}
-	return nil
+	return append(steps, l.settleProgram, l.finish), nil
+}
+
+// look finds out which pins are there. Those of a schema that it does not know
+// are refused: loading beside them would leave two programs fighting for the
+// interfaces.
+func (l *loader) look() (ours bool, err error) {
+	entries, err := os.ReadDir(l.o.Dir)
+	if err != nil {
+		return false, fmt.Errorf("list pins: %w", err)
+	}
+	for _, e := range entries {
+		switch name := e.Name(); name {
+		case buildName:
+		case schema:
+			ours = true
+		case oldSchema:
+			l.old = &oldPins{dir: filepath.Join(l.o.Dir, name)}
+			l.held = append(l.held, l.old)
+		default:
+			return false, l.incompatible(explainSchema(name))
+		}
+	}
+	return ours, nil
+}
+
+// explainSchema says what is wrong with a schema that is not known.
+func explainSchema(name string) error {
+	digits, numbered := strings.CutPrefix(name, "v")
+	n, err := strconv.ParseUint(digits, 10, 32)
+	own, _ := strconv.ParseUint(schema[1:], 10, 32)
+	switch {
+	case !numbered || err != nil:
+		return fmt.Errorf("%s among the pins is no schema of theirs", name)
+	case n > own:
+		return fmt.Errorf("a newer version has pinned schema %s, and this one knows none above %s: packets are still forwarded, "+
+			"and the newer version, started again, goes on with it", name, schema)
+	}
+	return fmt.Errorf("schema %s is pinned, and this version takes over %s and %s only: a version in between would migrate it",
+		name, oldSchema, schema)
 }
 
 func (l *loader) incompatible(why error) error {
@@ -80,73 +162,26 @@ func (l *loader) incompatible(why error) error {
 		ErrIncompatible, why, l.o.Dir)
 }
 
-// fresh loads everything anew. Nothing is in l.dir before the last step.
-func (l *loader) fresh() error {
+// clear removes what a crash in the middle of a load has left, which an older
+// version has perhaps attached.
+func (l *loader) clear() error {
+	if err := errors.Join(removePinDir(buildDir(l.o.Dir)), removeIfThere(filepath.Join(l.dir, nextPin))); err != nil {
+		return fmt.Errorf("clear an unfinished load: %w", err)
+	}
+	return nil
+}
+
+// create loads new maps and the program. Nothing refers to them yet.
+func (l *loader) create() error {
 	coll, err := ebpf.NewCollection(l.spec)
 	if err != nil {
-		return fmt.Errorf("load data plane: %w", err)
+		return fmt.Errorf("load data plane: %w", explainLoad(err))
 	}
-	l.keep(coll)
-	final := l.dir
-	l.dir = buildDir(l.o.Dir)
-	if err := os.Mkdir(l.dir, 0o700); err != nil {
-		return fmt.Errorf("make directory of the pins: %w", err)
-	}
-	l.undo = append(l.undo, func() error { return os.RemoveAll(buildDir(l.o.Dir)) })
-	for name, m := range coll.Maps {
-		if err := m.Pin(filepath.Join(l.dir, name)); err != nil {
-			return fmt.Errorf("pin map %s: %w", name, err)
-		}
-	}
-	if err := l.program().Pin(filepath.Join(l.dir, progPin)); err != nil {
-		return fmt.Errorf("pin program: %w", err)
-	}
-	for _, name := range l.o.Interfaces {
-		if err := l.attach(name); err != nil {
-			return err
-		}
-	}
-	if err := os.Rename(l.dir, final); err != nil {
-		return fmt.Errorf("put pins in place: %w", err)
-	}
-	l.dir = final
-	l.o.Log.Info("data plane loaded", "interfaces", l.o.Interfaces, "mode", l.o.Mode, "flows", l.o.Flows)
-	return nil
+	return l.keep(coll)
 }
 
-// keep makes coll the one to return, closed if the transaction fails.
-func (l *loader) keep(coll *ebpf.Collection) {
-	l.coll = coll
-	l.undo = append(l.undo, func() error { coll.Close(); return nil })
-}
-
-func (l *loader) program() *ebpf.Program { return l.coll.Programs[edgeProgEdge] }
-
-// attach attaches the program to an interface and pins the link.
-func (l *loader) attach(ifname string) error {
-	lk, err := attach(l.nl, l.program(), ifname, l.o.Mode)
-	if err != nil {
-		return err
-	}
-	pin := filepath.Join(l.dir, linkPin(ifname))
-	l.undo = append(l.undo, func() error { return errors.Join(lk.Detach(), removeIfThere(pin), lk.Close()) })
-	if err := lk.Pin(pin); err != nil {
-		return fmt.Errorf("pin link of interface %s: %w", ifname, err)
-	}
-	l.links = append(l.links, uplink{ifname, lk})
-	return nil
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// adopt takes over what is pinned: the maps always, the program if it is the
-// one that this binary would load.
-func (l *loader) adopt() error {
+// reload loads the program over the pinned maps.
+func (l *loader) reload() error {
 	pinned, err := l.pinnedMaps()
 	if err != nil {
 		return err
@@ -156,55 +191,39 @@ func (l *loader) adopt() error {
 		m.Close() // the collection has its own
 	}
 	if err != nil {
-		return fmt.Errorf("load program over pinned maps: %w", err)
+		return fmt.Errorf("load program over pinned maps: %w", explainLoad(err))
 	}
-	l.keep(coll)
-	same, err := l.adoptProgram()
-	if err != nil {
-		return err
-	}
-	rest, err := l.adoptLinks()
-	if err != nil {
-		return err
-	}
-	if !same {
-		if err := l.replacePin(); err != nil {
-			return err
+	return l.keep(coll)
+}
+
+// keep makes coll the one to return, closed if the transaction fails.
+func (l *loader) keep(coll *ebpf.Collection) error {
+	l.coll = coll
+	l.undo = append(l.undo, func() error { coll.Close(); return nil })
+	l.pinned = make(map[ebpf.MapID]bool)
+	for name, m := range coll.Maps {
+		if !isPinned(name) {
+			continue
 		}
+		info, err := m.Info()
+		if err != nil {
+			return fmt.Errorf("read map %s: %w", name, err)
+		}
+		id, _ := info.ID()
+		l.pinned[id] = true
 	}
-	l.detach(rest)
 	return nil
 }
 
-// adoptProgram replaces the program just loaded by the pinned one if they are
-// the same, and says whether they are. Both tags are asked of the kernel, which
-// changed how it computes them in 6.18.
-func (l *loader) adoptProgram() (bool, error) {
-	old, err := ebpf.LoadPinnedProgram(filepath.Join(l.dir, progPin), nil)
-	if err != nil {
-		return false, l.incompatible(fmt.Errorf("open pinned program: %w", err))
-	}
-	a, errA := old.Info()
-	b, errB := l.program().Info()
-	if err := errors.Join(errA, errB); err != nil {
-		old.Close()
-		return false, fmt.Errorf("read program tag: %w", err)
-	}
-	if a.Tag != b.Tag {
-		old.Close()
-		l.o.Log.Info("program is replaced", "old_tag", a.Tag, "new_tag", b.Tag)
-		return false, nil
-	}
-	l.program().Close()
-	l.coll.Programs[edgeProgEdge] = old
-	l.o.Log.Info("data plane adopted", "tag", a.Tag, "interfaces", l.o.Interfaces)
-	return true, nil
-}
+func (l *loader) program() *ebpf.Program { return l.coll.Programs[edgeProgEdge] }
 
 // pinnedMaps opens the pinned maps and checks that they are as ours would be.
 func (l *loader) pinnedMaps() (map[string]*ebpf.Map, error) {
 	pinned := make(map[string]*ebpf.Map)
 	for _, name := range slices.Sorted(maps.Keys(l.spec.Maps)) {
+		if !isPinned(name) {
+			continue
+		}
 		m, err := ebpf.LoadPinnedMap(filepath.Join(l.dir, name), nil)
 		if err == nil {
 			pinned[name] = m
@@ -220,133 +239,63 @@ func (l *loader) pinnedMaps() (map[string]*ebpf.Map, error) {
 	return pinned, nil
 }
 
-// replacePin pins the new program over the old one's pin, once all links run
-// it: after a crash in between, the next loader sees that they do not agree.
-func (l *loader) replacePin() error {
-	tmp := filepath.Join(l.dir, newProgPin)
-	if err := removeIfThere(tmp); err != nil {
-		return fmt.Errorf("clear an unfinished upgrade: %w", err)
-	}
-	if err := l.program().Pin(tmp); err != nil {
-		return fmt.Errorf("pin program: %w", err)
-	}
-	l.undo = append(l.undo, func() error { return removeIfThere(tmp) })
-	if err := os.Rename(tmp, filepath.Join(l.dir, progPin)); err != nil {
-		return fmt.Errorf("put program in place: %w", err)
-	}
-	return nil
-}
+// isPinned says whether a map outlives the process: the constants of a program
+// do so with the program, and a bpffs takes no dot.
+func isPinned(name string) bool { return !strings.HasPrefix(name, ".") }
 
-// adoptLinks brings the links to what is asked for: those that fit stay, the
-// missing are attached. It returns the pins of interfaces that are not asked for.
-func (l *loader) adoptLinks() ([]string, error) {
-	pins, err := pinnedLinks(l.dir)
-	if err != nil {
-		return nil, err
+// build pins the maps and the program where nobody looks for them.
+func (l *loader) build() error {
+	dir := buildDir(l.o.Dir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory of the pins: %w", err)
 	}
-	for _, ifname := range l.o.Interfaces {
-		kept := false
-		if i := slices.Index(pins, linkPin(ifname)); i >= 0 {
-			pins = slices.Delete(pins, i, i+1)
-			if kept, err = l.keepLink(ifname); err != nil {
-				return nil, err
-			}
-		}
-		if kept {
+	l.undo = append(l.undo, func() error { return os.RemoveAll(dir) })
+	for name, m := range l.coll.Maps {
+		if !isPinned(name) {
 			continue
 		}
-		if err := l.attach(ifname); err != nil {
-			return nil, err
+		if err := m.Pin(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("pin map %s: %w", name, err)
 		}
-		l.o.Log.Info("program attached", "interface", ifname)
 	}
-	return pins, nil
-}
-
-// keepLink adopts the pinned link of an interface, with our program, if it
-// still holds there in the mode asked for; if not, it makes room for a new one.
-func (l *loader) keepLink(ifname string) (bool, error) {
-	lk, err := link.LoadPinnedLink(filepath.Join(l.dir, linkPin(ifname)), nil)
+	tag, err := tagOf(l.program())
 	if err != nil {
-		return false, fmt.Errorf("open pinned link of interface %s: %w", ifname, err)
-	}
-	l.undo = append(l.undo, lk.Close)
-	runs, err := programOf(lk)
-	if err != nil {
-		return false, fmt.Errorf("read link of interface %s: %w", ifname, err)
-	}
-	l.held = append(l.held, runs)
-	if why := checkAttached(l.nl, lk, ifname, l.o.Mode); why != nil {
-		l.o.Log.Info("link is not kept", "interface", ifname, "reason", why)
-		return false, l.discard(lk, ifname, runs)
-	}
-	l.links = append(l.links, uplink{ifname, lk})
-	if sameProgram(runs, l.program()) {
-		return true, nil
-	}
-	if err := lk.Update(l.program()); err != nil {
-		return false, fmt.Errorf("replace program of interface %s: %w", ifname, err)
-	}
-	l.undo = append(l.undo, func() error { return lk.Update(runs) })
-	return true, nil
-}
-
-// programOf opens the program that a link runs: not always the pinned one, if
-// an upgrade was cut short.
-func programOf(lk link.Link) (*ebpf.Program, error) {
-	info, err := lk.Info()
-	if err != nil {
-		return nil, err
-	}
-	return ebpf.NewProgramFromID(info.Program)
-}
-
-func sameProgram(a, b *ebpf.Program) bool {
-	ia, errA := a.Info()
-	ib, errB := b.Info()
-	if errA != nil || errB != nil {
-		return false
-	}
-	x, okX := ia.ID()
-	y, okY := ib.ID()
-	return okX && okY && x == y
-}
-
-// discard ends a link in the wrong mode or to an interface that is gone: the
-// kernel does not run two modes at once. If the transaction fails later, an
-// interface that ran a program runs it again.
-func (l *loader) discard(lk link.Link, ifname string, runs *ebpf.Program) error {
-	path := filepath.Join(l.dir, linkPin(ifname))
-	info, err := lk.Info()
-	if err != nil {
-		return fmt.Errorf("read link of interface %s: %w", ifname, err)
-	}
-	dev, errDev := l.nl.LinkByName(ifname)
-	if err := detachPin(path); err != nil {
 		return err
 	}
-	if errDev != nil || int(info.XDP().Ifindex) != dev.Attrs().Index {
-		return nil // it ran nowhere
+	if err := l.program().Pin(filepath.Join(dir, progPrefix+tag)); err != nil {
+		return fmt.Errorf("pin program: %w", err)
 	}
-	mode := attachedAs(dev)
-	l.undo = append(l.undo, func() error {
-		back, err := attach(l.nl, runs, ifname, mode)
-		if err != nil {
-			return err
-		}
-		return errors.Join(back.Pin(path), back.Close())
-	})
 	return nil
 }
 
-// detach is the last step, after everything that can fail: the interfaces that
-// left the configuration. What cannot be detached now is tried by the next load.
-func (l *loader) detach(pins []string) {
-	for _, pin := range pins {
-		if err := detachPin(filepath.Join(l.dir, pin)); err != nil {
-			l.o.Log.Error("interface stays attached", "pin", pin, "error", err)
-			continue
-		}
-		l.o.Log.Info("program detached", "pin", pin)
+// commit puts the new pins in place, all at once.
+func (l *loader) commit() error {
+	if err := os.Rename(buildDir(l.o.Dir), l.dir); err != nil {
+		return fmt.Errorf("put pins in place: %w", err)
 	}
+	l.undo = append(l.undo, func() error { return os.RemoveAll(l.dir) })
+	l.o.Log.Info("data plane loaded", "interfaces", l.o.Interfaces, "mode", l.o.Mode, "flows", l.o.Flows)
+	return nil
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// finish comes after everything that can fail: it detaches the interfaces that
+// have left the configuration, and removes the pins of old programs and of the
+// old schema. What cannot be done now is tried by the next load.
+func (l *loader) finish() error {
+	if l.detachRest() {
+		l.forgetPrograms() // else one of them may still run
+	}
+	if l.old != nil {
+		if err := removePinDir(l.old.dir); err != nil {
+			l.o.Log.Error("pins of the old schema stay", "dir", l.old.dir, "error", err)
+		}
+	}
+	return nil
 }

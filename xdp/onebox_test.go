@@ -14,22 +14,25 @@ import (
 
 // Addresses of the one-box namespace: up0 is the uplink, up1 another interface.
 const (
-	node4, node6      = "10.0.0.1", "fd00::1"
-	near4, near6      = "10.0.0.2", "fd00::2"   // behind up0
-	far4, far6        = "10.0.1.2", "fd00:1::2" // behind up1
-	trust4, trust6    = "10.0.0.77", "fd00::77" // may send us tunnels
-	client4, client6  = "198.51.100.9", "2001:db8:c::9"
-	vip4, vip6        = "192.0.2.1", "2001:db8::1"
-	nearMAC, farMAC   = "02:00:00:00:00:02", "02:00:00:00:01:02"
-	portRemote        = "80" // TCP and UDP, GUE, near
-	portIPIP          = "81" // TCP, IPIP, near
-	portCross         = "82" // TCP, GUE, near of the other family
-	portCrossIPIP     = "83" // TCP, IPIP, near of the other family
-	portFar           = "84" // TCP, GUE, far
-	portLocal         = "85" // TCP, this box
-	portEmpty         = "86" // TCP, no backend
-	portBroken        = "87" // TCP, near; the tests break it
-	portFirstBadRoute = 100  // TCP, GUE, one port per bad route
+	node4, node6       = "10.0.0.1", "fd00::1"
+	near4, near6       = "10.0.0.2", "fd00::2"   // behind up0
+	far4, far6         = "10.0.1.2", "fd00:1::2" // behind up1
+	trust4, trust6     = "10.0.0.77", "fd00::77" // may send us tunnels
+	client4, client6   = "198.51.100.9", "2001:db8:c::9"
+	vip4, vip6         = "192.0.2.1", "2001:db8::1"
+	blocked4, blocked6 = "203.0.113.7", "2001:db8:bad::7"
+	nearMAC, farMAC    = "02:00:00:00:00:02", "02:00:00:00:01:02"
+	portRemote         = "80" // TCP and UDP, GUE, near
+	portIPIP           = "81" // TCP, IPIP, near
+	portCross          = "82" // TCP, GUE, near of the other family
+	portCrossIPIP      = "83" // TCP, IPIP, near of the other family
+	portFar            = "84" // TCP, GUE, far
+	portLocal          = "85" // TCP, this box
+	portEmpty          = "86" // TCP, no backend
+	portBroken         = "87" // TCP, near; the tests break it
+	portLimited        = "88" // TCP, near, one SYN a second
+	portLimitedSource  = "89" // TCP, near, one SYN a second of a source
+	portFirstBadRoute  = 100  // TCP, GUE, one port per bad route
 )
 
 // badRoutes are backends that the kernel's routes do not reach.
@@ -53,6 +56,7 @@ func oneBox(t testing.TB) device {
 	// The peers must not say a word: each packet of a test is counted.
 	sysctl(t, "ipv6/conf/default/disable_ipv6", "1")
 	veth(t, "up0", "peer0")
+	setMAC(t, "up0", ourMAC)
 	veth(t, "up1", "peer1")
 	sysctl(t, "ipv6/conf/up0/disable_ipv6", "0")
 	sysctl(t, "ipv6/conf/up1/disable_ipv6", "0")
@@ -79,9 +83,19 @@ func oneBox(t testing.TB) device {
 	for _, a := range []string{badRoutes[4].v4, badRoutes[4].v6} {
 		check(t, netlink.RouteAdd(&netlink.Route{Dst: host(a), LinkIndex: up0.Attrs().Index, Encap: segments}))
 	}
-	f := openForwarder(t, Options{Dir: bpffs(t) + "/edge", Interfaces: []string{"up0"}})
+	f := openForwarder(t, Options{Dir: bpffs(t) + "/edge", Interfaces: []string{"up0"}, HalfFlows: roomyHalf})
 	apply(t, f, oneBoxTable())
-	return device{f, up0.Attrs().Index, ns}
+	check(t, f.Block(t.Context(), []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:bad::/48")}))
+	up1, err := netlink.LinkByName("up1")
+	check(t, err)
+	return device{f, up0.Attrs().Index, up1.Attrs(), ns}
+}
+
+func setMAC(t testing.TB, name string, mac []byte) {
+	t.Helper()
+	dev, err := netlink.LinkByName(name)
+	check(t, err)
+	check(t, netlink.LinkSetHardwareAddr(dev, mac))
 }
 
 func host(a string) *net.IPNet {
@@ -112,6 +126,10 @@ func oneBoxTable() edge.Table {
 		add(portLocal, edge.TCP, edge.EncapGUE, edge.TableBackend{ID: "b", Addr: addr(v.near), Weight: 1, Local: true})
 		add(portEmpty, edge.TCP, edge.EncapGUE)
 		add(portBroken, edge.TCP, edge.EncapGUE, to(v.near))
+		add(portLimited, edge.TCP, edge.EncapGUE, to(v.near))
+		t.Services[len(t.Services)-1].SYNLimit = edge.SYNLimit{Rate: 1, Burst: 1}
+		add(portLimitedSource, edge.TCP, edge.EncapGUE, to(v.near))
+		t.Services[len(t.Services)-1].SYNLimit = edge.SYNLimit{SourceRate: 1, SourceBurst: 1}
 		for i, bad := range badRoutes {
 			a := bad.v4
 			if v.tag == "6" {

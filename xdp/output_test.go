@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/xdp/model"
 	"github.com/vishvananda/netlink"
 )
 
@@ -164,7 +165,7 @@ func TestHashAgrees(t *testing.T) {
 	d := oneBox(t)
 	table := edge.Table{Source4: addr(node4), Source6: addr(node6), Seed: testSeed}
 	for i, vip := range []string{vip4 + ":7", "[" + vip6 + "]:7"} {
-		svc := edge.TableService{ID: edge.ServiceID(fmt.Sprint("s", i)), VIP: addrPort(vip), Protocol: edge.UDP, Encap: edge.EncapGUE}
+		svc := edge.TableService{ID: edge.ServiceID(fmt.Sprint("s", i)), VIP: addrPort(vip), Protocol: edge.UDP, Encap: edge.EncapGUE, Affinity: edge.AffinityClientIPPortProto}
 		for b := range 20 {
 			a := addr(fmt.Sprintf("10.0.0.%d", 100+b))
 			svc.Backends = append(svc.Backends, edge.TableBackend{ID: edge.BackendID(fmt.Sprint("b", b)), Addr: a, Weight: 1 + b})
@@ -184,33 +185,21 @@ func TestHashAgrees(t *testing.T) {
 			src = netip.AddrFrom16(a)
 		}
 		p := packet{src: netip.AddrPortFrom(src, uint16(rnd.Uint32())), dst: table.Services[i%2].VIP, proto: 17, ttl: 9}
-		want, err := d.Lookup(edge.Flow{Src: p.src, Dst: p.dst, Protocol: edge.UDP})
+		want, err := d.Lookup(edge.Flow{Src: p.src, Dst: p.dst, Protocol: edge.UDP}, nil)
 		check(t, err)
-		if want.Tracked || want.Action != "tx" || want.Reason != "backend" {
+		if want.By != "ring" || want.Action != "tx" || want.Reason != "backend" {
 			t.Fatalf("lookup of %v: %+v", p, want)
 		}
 		o := openTunnel(t, d.run(t, p.frame()).out)
 		if got := fmt.Sprint("b", int(o.dst.As4()[3])-100); got != string(want.Backend) {
 			t.Fatalf("%v went to %s, lookup says %s", p, got, want.Backend)
 		}
-		key := edgeFlowKey{Src: p.src.Addr().As16(), Dst: p.dst.Addr().As16(), Sport: netOrder(p.src.Port()), Dport: netOrder(p.dst.Port()), Proto: 17}
-		if port := 0xc000 | uint16(flowHash(seedWords(testSeed), key)>>32&0x3fff); o.sport != port {
+		key := model.Tuple{V6: i%2 == 1, Src: p.src.Addr().As16(), Dst: p.dst.Addr().As16(), SPort: p.src.Port(), DPort: p.dst.Port(), Proto: 17}
+		if port := 0xc000 | uint16(model.Hash(seedWords(testSeed), key)>>32&0x3fff); o.sport != port {
 			t.Fatalf("source port %#x, want %#x", o.sport, port)
 		}
-		if again, err := d.Lookup(edge.Flow{Src: p.src, Dst: p.dst, Protocol: edge.UDP}); err != nil || !again.Tracked || again.Backend != want.Backend {
+		if again, err := d.Lookup(edge.Flow{Src: p.src, Dst: p.dst, Protocol: edge.UDP}, nil); err != nil || again.By != "half" || again.Backend != want.Backend {
 			t.Fatalf("after the packet: %+v, %v", again, err)
 		}
-	}
-}
-
-// The vector is CPython's, whose hash of bytes is SipHash-1-3: of the bytes 0 to
-// 36 and three zeros under the key 0 (PYTHONHASHSEED=0).
-func TestHashGolden(t *testing.T) {
-	key := edgeFlowKey{Sport: 0x2120, Dport: 0x2322, Proto: 0x24}
-	for i := range 16 {
-		key.Src[i], key.Dst[i] = uint8(i), uint8(16+i)
-	}
-	if got := flowHash([2]uint64{}, key); got != 0xe8359a10be56a92d {
-		t.Errorf("hash is %#x", got)
 	}
 }

@@ -6,6 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // packetCase is one packet and how it must leave.
@@ -17,11 +21,7 @@ type packetCase struct {
 
 func TestEveryVerdict(t *testing.T) {
 	d := oneBox(t)
-	reached := map[edgeVerdict]bool{
-		// With our arguments the helper fails only if the interface that the
-		// packet came in on is gone.
-		edgeVerdictDROP_FIB_ERROR: true,
-	}
+	reached := make(map[edgeVerdict]bool)
 	for _, cases := range [][]packetCase{
 		plainCases(false), plainCases(true), tunnelCases(addr(trust4), addr(node4)), tunnelCases(addr(trust6), addr(node6)),
 		onlyIPv4(), onlyIPv6(),
@@ -75,6 +75,19 @@ func plainCases(v6 bool) []packetCase {
 	big := tcpPacket(client, vip+portRemote)
 	big.payload = 1440
 	other := tcpPacket(client, client)
+	echo, report, quoted := byte(8), byte(3), ip4Len+8
+	blocked := tcpPacket(blocked4+":1", vip+portRemote)
+	if v6 {
+		echo, report, quoted = 128, 1, ip6Len+8
+		blocked = tcpPacket("["+blocked6+"]:1", vip+portRemote)
+	}
+	syn := func(port string) []byte {
+		p := tcpPacket(client, vip+port)
+		p.flags = flagSYN
+		return p.frame()
+	}
+	foreign := tcpPacket(vip+portRemote, client) // an error about it is not about our VIP's packet
+	bigQuote := answerTo(big, 1475)
 	cases := []packetCase{
 		{"tcp", good, edgeVerdictTX_BACKEND},
 		{"udp", udp, edgeVerdictTX_BACKEND},
@@ -85,8 +98,29 @@ func plainCases(v6 bool) []packetCase {
 		{"local", tcpPacket(client, vip+portLocal).frame(), edgeVerdictPASS_LOCAL},
 		{"no backend", tcpPacket(client, vip+portEmpty).frame(), edgeVerdictDROP_NO_BACKEND},
 		{"not ip", with(good, 12, 0x08, 0x06), edgeVerdictPASS_NOT_IP},
-		{"vlan", with(good, 12, 0x81, 0x00), edgeVerdictPASS_VLAN},
-		{"qinq", with(good, 12, 0x88, 0xa8), edgeVerdictPASS_VLAN},
+		{"vlan", tagged(good, 0x8100, 7), edgeVerdictTX_BACKEND},
+		{"qinq", tagged(tagged(good, 0x8100, 7), 0x88a8, 8), edgeVerdictTX_BACKEND},
+		{"three tags", tagged(tagged(tagged(good, 0x8100, 7), 0x8100, 8), 0x88a8, 8), edgeVerdictPASS_VLAN},
+		{"tag cut off", tagged(good, 0x8100, 7)[:16], edgeVerdictPASS_VLAN},
+		{"not ip in a vlan", tagged(with(good, 12, 0x08, 0x06), 0x8100, 7), edgeVerdictPASS_NOT_IP},
+		{"for another box", with(good, 5, 0xbc), edgeVerdictPASS_FOREIGN_MAC},
+		{"not for a vip, for another box", with(other.frame(), 5, 0xbc), edgeVerdictPASS_NOT_VIP},
+		{"echo request", ethernet(icmpPacket(client, vip+"0", echo, make([]byte, 56))), edgeVerdictTX_ECHO},
+		{"echo request in a vlan", tagged(ethernet(icmpPacket(client, vip+"0", echo, make([]byte, 56))), 0x8100, 9), edgeVerdictTX_ECHO},
+		{"error that quotes 8 bytes", ethernet(icmpPacket(client, vip+"0", report, answerTo(tcpPacket(client, vip+portRemote), quoted))), edgeVerdictTX_BACKEND},
+		{"error that quotes the ports", ethernet(icmpPacket(client, vip+"0", report, answerTo(tcpPacket(client, vip+portRemote), quoted-4))), edgeVerdictTX_BACKEND},
+		{"error that quotes half a port", ethernet(icmpPacket(client, vip+"0", report, answerTo(tcpPacket(client, vip+portRemote), quoted-5))), edgeVerdictDROP_ICMP_QUOTE},
+		{"error about a local flow", ethernet(icmpPacket(client, vip+"0", report, answerTo(tcpPacket(client, vip+portLocal), quoted))), edgeVerdictPASS_LOCAL},
+		{"error about another's packet", ethernet(icmpPacket(client, vip+"0", report, answerTo(foreign, quoted))), edgeVerdictDROP_ICMP_QUOTE},
+		{"error about no service", ethernet(icmpPacket(client, vip+"0", report, answerTo(tcpPacket(client, vip+"9999"), quoted))), edgeVerdictPASS_NO_SERVICE},
+		{"error that is too big", ethernet(icmpPacket(client, vip+"0", report, bigQuote)), edgeVerdictDROP_TOO_BIG},
+		{"icmp ends in its header", ethernet(icmpPacket(client, vip+"0", echo, nil))[:l4+8], edgeVerdictTX_ECHO},
+		{"blocked", blocked.frame(), edgeVerdictDROP_BLOCKED},
+		{"from the vip", tcpPacket(vip+"7", vip+portRemote).frame(), edgeVerdictDROP_BAD_SOURCE},
+		{"first new connection", syn(portLimited), edgeVerdictTX_BACKEND},
+		{"one too many of the service", syn(portLimited), edgeVerdictDROP_SYN_LIMIT_SERVICE},
+		{"first of a source", syn(portLimitedSource), edgeVerdictTX_BACKEND},
+		{"one too many of the source", syn(portLimitedSource), edgeVerdictDROP_SYN_LIMIT_SOURCE},
 		{"multicast", with(good, 0, 0x33), edgeVerdictPASS_MULTICAST_MAC},
 		{"broadcast", with(good, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff), edgeVerdictPASS_MULTICAST_MAC},
 		{"no room for whom it is for", good[:l4-1], edgeVerdictPASS_TRUNCATED_IP},
@@ -105,7 +139,7 @@ func plainCases(v6 bool) []packetCase {
 		{"udp length behind the end", with(udp, l4+4, 0, 41), edgeVerdictDROP_BAD_UDP},
 		{"ttl 1", lastTTL.frame(), edgeVerdictDROP_TTL},
 		{"ttl 0", oldTTL.frame(), edgeVerdictDROP_TTL},
-		{"no room for outer headers", big.frame(), edgeVerdictDROP_TOO_BIG},
+		{"no room for outer headers", big.frame(), edgeVerdictTX_TOO_BIG},
 		{"padded", append(slices.Clone(good), make([]byte, 9)...), edgeVerdictTX_BACKEND},
 	}
 	for i, bad := range badRoutes {
@@ -120,6 +154,9 @@ func plainCases(v6 bool) []packetCase {
 
 func onlyIPv4() []packetCase {
 	good := tcpPacket(client4+":4321", vip4+":"+portRemote).frame()
+	udp := udpPacket(client4+":4321", vip4+":"+portRemote).frame()
+	bigUDP := udpPacket(client4+":4321", vip4+":"+portRemote)
+	bigUDP.payload = 1460
 	options := tcpPacket(client4+":4321", vip4+":"+portRemote)
 	options.options = []byte{1, 1, 1, 1, 7, 3, 4, 0}
 	short := tcpPacket(client4+":4321", vip4+":"+portRemote).ip()[:ip4Len+10]
@@ -130,8 +167,12 @@ func onlyIPv4() []packetCase {
 		{"total length in the header", with(good, ethLen+2, 0, 19), edgeVerdictDROP_BAD_LENGTH},
 		{"total length behind the frame", with(good, ethLen+2, 5), edgeVerdictDROP_BAD_LENGTH},
 		{"ends in the tcp header", ethernet(short), edgeVerdictDROP_TRUNCATED},
-		{"first fragment", with(good, ethLen+6, 0x20, 0), edgeVerdictDROP_FRAGMENT},
-		{"later fragment", with(good, ethLen+6, 0, 1), edgeVerdictDROP_FRAGMENT},
+		{"first fragment, of services that differ", with(good, ethLen+6, 0x20, 0), edgeVerdictDROP_FRAGMENT_PORTS},
+		{"later fragment, of services that differ", with(good, ethLen+6, 0, 1), edgeVerdictDROP_FRAGMENT_PORTS},
+		{"first fragment", with(udp, ethLen+6, 0x20, 0), edgeVerdictTX_BACKEND},
+		{"later fragment", with(udp, ethLen+6, 0, 1), edgeVerdictTX_BACKEND},
+		{"fragment of icmp", with(good, ethLen+6, 0x20, 0, 64, 1), edgeVerdictPASS_ICMP},
+		{"fragment that is too big", with(bigUDP.frame(), ethLen+6, 0, 1), edgeVerdictDROP_TOO_BIG},
 		{"from 0.0.0.1", with(good, ethLen+12, 0, 0, 0, 1), edgeVerdictDROP_BAD_SOURCE},
 		{"from loopback", with(good, ethLen+12, 127), edgeVerdictDROP_BAD_SOURCE},
 		{"from multicast", with(good, ethLen+12, 224), edgeVerdictDROP_BAD_SOURCE},
@@ -161,8 +202,12 @@ func onlyIPv6() []packetCase {
 		{"ends in the tcp header", with(good, ethLen+4, 0, 19), edgeVerdictDROP_TRUNCATED},
 		{"no payload", with(good, ethLen+4, 0, 0), edgeVerdictDROP_TRUNCATED},
 		{"payload behind the frame", with(good, ethLen+4, 1), edgeVerdictDROP_BAD_LENGTH},
-		{"fragment", chain(44, []byte{6, 0, 0, 1, 0, 0, 0, 1}), edgeVerdictDROP_FRAGMENT},
-		{"fragment behind another", chain(60, ext(44), []byte{6, 0, 0, 1, 0, 0, 0, 1}), edgeVerdictDROP_FRAGMENT},
+		{"fragment, of services that differ", chain(44, []byte{6, 0, 0, 1, 0, 0, 0, 1}), edgeVerdictDROP_FRAGMENT_PORTS},
+		{"fragment behind another header", chain(60, ext(44), []byte{6, 0, 0, 1, 0, 0, 0, 1}), edgeVerdictDROP_FRAGMENT_PORTS},
+		{"first fragment", chain(44, []byte{17, 0, 0, 1, 0, 0, 0, 1}), edgeVerdictTX_BACKEND},
+		{"later fragment", chain(44, []byte{17, 0, 0, 8, 0, 0, 0, 1}), edgeVerdictTX_BACKEND},
+		{"fragment that is whole", chain(44, []byte{6, 0, 0, 0, 0, 0, 0, 1}), edgeVerdictTX_BACKEND},
+		{"two fragment headers", chain(44, []byte{44, 0, 0, 0, 0, 0, 0, 1}, []byte{6, 0, 0, 0, 0, 0, 0, 1}), edgeVerdictDROP_BAD_HEADER},
 		{"proto of icmp", with(good, ethLen+6, 1), edgeVerdictPASS_NO_SERVICE},
 		{"from a mapped address", with(good, ethLen+8, mapped[:]...), edgeVerdictDROP_BAD_SOURCE},
 		{"from multicast", with(good, ethLen+8, 0xff), edgeVerdictDROP_BAD_SOURCE},
@@ -212,9 +257,14 @@ func tunnelCases(from, to netip.Addr) []packetCase {
 		{"other family than the protocol says", with(ipip, outer, 0x65), edgeVerdictDROP_DECAP_MALFORMED},
 		{"frame cut off", ipip[:len(ipip)-1], edgeVerdictDROP_DECAP_MALFORMED},
 		{"inner lies", with(gue, outer+8+2, 9), edgeVerdictDROP_BAD_LENGTH},
-		{"inner fragment", wrap(from, to, true, fragment), edgeVerdictDROP_FRAGMENT},
+		{"inner fragment", wrap(from, to, true, fragment), edgeVerdictPASS_DECAP},
+		{"inner error", wrap(from, to, true, icmpPacket(client, vip+"0", 3, answerTo(tcpPacket(client, vip+portRemote), ip4Len+8))), edgeVerdictPASS_DECAP},
+		{"inner error about no service", wrap(from, to, true, icmpPacket(client, vip+"0", 3, answerTo(tcpPacket(client, vip+"9"), ip4Len+8))), edgeVerdictDROP_DECAP_NOT_VIP},
+		{"inner error without a quote", wrap(from, to, true, icmpPacket(client, vip+"0", 3, nil)), edgeVerdictDROP_ICMP_QUOTE},
+		{"inner echo request", wrap(from, to, true, icmpPacket(client, vip+"0", 8, nil)), edgeVerdictDROP_DECAP_NOT_VIP},
+		{"in a vlan", tagged(gue, 0x8100, 7), edgeVerdictPASS_DECAP},
 		{"inner for another port", wrap(from, to, true, tcpPacket(client, vip+"9").ip()), edgeVerdictDROP_DECAP_NOT_VIP},
-		{"inner for no vip", wrap(from, to, true, tcpPacket(client, client).ip()), edgeVerdictDROP_DECAP_NOT_VIP},
+		{"inner for no vip", wrap(from, to, true, tcpPacket(client, node4+":1").ip()), edgeVerdictDROP_DECAP_NOT_VIP},
 		{"tunnel in a tunnel", wrap(from, to, true, gue[ethLen:]), edgeVerdictDROP_DECAP_NOT_VIP},
 		{"inner to a mapped vip", wrap(from, to, true, mapped), edgeVerdictDROP_DECAP_MALFORMED},
 	}
@@ -237,6 +287,19 @@ func brokenCases(t *testing.T, d device) []edgeVerdict {
 	if r := d.runMeta(t, good.frame(), 216); r.verdict != edgeVerdictDROP_NO_HEADROOM {
 		t.Errorf("no headroom: %s", d.name(r.verdict))
 	}
+	// A VLAN's interface that has gone since we looked: the lookup fails.
+	gone := edgeVlanKey{Ifindex: uint32(d.ingress), Outer: 77}
+	check(t, d.coll.Maps[edgeMapVlanIn].Put(gone, uint32(999_999)))
+	expect("interface is gone", tagged(good.frame(), 0x8100, 77), edgeVerdictDROP_FIB_ERROR)
+	check(t, d.coll.Maps[edgeMapVlanIn].Delete(gone))
+	d.tellRarely(t)
+	big := tcpPacket(client4+":4321", vip4+":"+portRemote)
+	big.payload = 1440
+	expect("the one that is told", big.frame(), edgeVerdictTX_TOO_BIG)
+	expect("told no more", big.frame(), edgeVerdictDROP_TOO_BIG_LIMITED)
+	fragment := wrap(addr(trust4), addr(node4), false, good.ip())
+	fragment[ethLen+6] = 0x20
+	expect("outer fragment", fragment, edgeVerdictDROP_FRAGMENT)
 	sysctl(t, "ipv4/conf/up0/forwarding", "0")
 	expect("forwarding off", good.frame(), edgeVerdictDROP_FIB_FORWARDING_OFF)
 	sysctl(t, "ipv4/conf/up0/forwarding", "1")
@@ -251,5 +314,21 @@ func brokenCases(t *testing.T, d device) []edgeVerdict {
 	check(t, d.state.svc.Delete(id))
 	expect("no table", good.frame(), edgeVerdictDROP_NO_TABLE)
 	return []edgeVerdict{edgeVerdictDROP_NO_HEADROOM, edgeVerdictDROP_FIB_FORWARDING_OFF,
-		edgeVerdictDROP_STALE_BACKEND, edgeVerdictDROP_NO_TABLE}
+		edgeVerdictDROP_STALE_BACKEND, edgeVerdictDROP_NO_TABLE, edgeVerdictDROP_TOO_BIG_LIMITED, edgeVerdictDROP_FRAGMENT,
+		edgeVerdictDROP_FIB_ERROR}
+}
+
+// tellRarely has each CPU tell one sender a minute that its packet is too big.
+func (d device) tellRarely(t *testing.T) {
+	t.Helper()
+	want := d.host
+	want.TooBig.Interval, want.TooBig.Burst = uint64(time.Minute), 0
+	check(t, d.putHost(want))
+	cpus, err := ebpf.PossibleCPU()
+	check(t, err)
+	check(t, d.coll.Maps[edgeMapTooBigDue].Put(uint32(0), make([]uint64, cpus)))
+	// On one CPU: each has its own.
+	var set unix.CPUSet
+	set.Set(0)
+	check(t, unix.SchedSetaffinity(0, &set))
 }

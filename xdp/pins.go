@@ -15,19 +15,24 @@ import (
 )
 
 // schema names the layout of maps.h: it is the directory of the pins. Change it
-// with the layout, or a new binary would misread the old maps.
-const schema = "v1"
+// with the layout, or a new binary would misread the old maps. Those of
+// oldSchema are migrated.
+const (
+	schema    = "v2"
+	oldSchema = "v1"
+)
 
 const (
-	maxFlows = 1 << 28 // what a map of the kernel can count, with room
-	lockWait = 10 * time.Second
-	lockPoll = 20 * time.Millisecond
+	maxFlows         = 1 << 24 // 2 GiB
+	defaultHalfFlows = 1 << 16
+	lockWait         = 10 * time.Second
+	lockPoll         = 20 * time.Millisecond
 )
 
 // Files in the directory of the pins; maps are pinned under their own names.
 const (
-	progPin    = "prog"
-	newProgPin = "prog_new"
+	progPrefix = "prog_" // and the program's tag
+	nextPin    = "next"
 	linkPrefix = "link_"
 )
 
@@ -35,7 +40,9 @@ func pinDir(dir string) string { return filepath.Join(dir, schema) }
 
 // buildDir is where a new data plane is pinned before it is renamed: a crash
 // half-way leaves nothing that looks whole.
-func buildDir(dir string) string { return filepath.Join(dir, "new") }
+func buildDir(dir string) string { return filepath.Join(dir, buildName) }
+
+const buildName = "new"
 
 // linkPin names the pin of an interface's link. A bpffs refuses dots.
 func linkPin(ifname string) string {
@@ -119,16 +126,16 @@ func sameFile(f *os.File, dir string) bool {
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
-// pinnedLinks returns the names of the link pins in dir; none if dir is not
+// pinnedAs returns the names of the pins in dir that begin so; none if dir is not
 // there.
-func pinnedLinks(dir string) ([]string, error) {
+func pinnedAs(dir, prefix string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list pins: %w", err)
 	}
 	var names []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), linkPrefix) {
+		if strings.HasPrefix(e.Name(), prefix) {
 			names = append(names, e.Name())
 		}
 	}
@@ -155,7 +162,7 @@ func removePins(dir string) error {
 }
 
 func removePinDir(dir string) error {
-	names, err := pinnedLinks(dir)
+	names, err := pinnedAs(dir, linkPrefix)
 	if err != nil {
 		return err
 	}

@@ -1,19 +1,11 @@
 package xdp
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/catchment-dev/edge"
-	"github.com/catchment-dev/edge/xdp/maglev"
 )
-
-// fingerprint identifies the contents of a service's table.
-type fingerprint [sha256.Size]byte
 
 // backendKey is what makes a backend the same one: a backend that gets another
 // address is another backend, and its flows move.
@@ -32,10 +24,19 @@ type plan struct {
 	addr         map[[16]byte]uint32
 	trusted      map[[16]byte]uint32
 	vip          map[edgeVipKey]uint32
+	serverID     map[edgeServerKey]uint32
 	backend      map[uint32]edgeBackend // the living
 	backendNames map[uint32]edgeBackendName
-	serviceNames map[uint32]edgeSvcName
-	tables       map[uint32]tableSpec
+	// serviceNames have the pools that the tables will have, oldPools the names of
+	// services that are about to switch with the pool before.
+	serviceNames, oldPools map[uint32]edgeSvcName
+	tables                 map[uint32]tableSpec
+	// cleared are the backends of services that switch and forget their flows,
+	// as they are after it: with another generation.
+	cleared map[uint32]edgeBackend
+	// alike tells apart the services of an address and protocol that fragments
+	// could go to.
+	alike map[edgeVipKey]*candidates
 
 	services     map[edge.ServiceID]uint32
 	backends     map[backendKey]uint32
@@ -51,10 +52,14 @@ func (s *state) plan(t edge.Table, now time.Time) (*plan, error) {
 		addr:         make(map[[16]byte]uint32),
 		trusted:      make(map[[16]byte]uint32),
 		vip:          make(map[edgeVipKey]uint32),
+		serverID:     make(map[edgeServerKey]uint32),
 		backend:      make(map[uint32]edgeBackend),
 		backendNames: make(map[uint32]edgeBackendName),
 		serviceNames: make(map[uint32]edgeSvcName),
+		oldPools:     make(map[uint32]edgeSvcName),
 		tables:       make(map[uint32]tableSpec),
+		cleared:      make(map[uint32]edgeBackend),
+		alike:        make(map[edgeVipKey]*candidates),
 		services:     make(map[edge.ServiceID]uint32),
 		backends:     make(map[backendKey]uint32),
 	}
@@ -73,6 +78,7 @@ func (s *state) plan(t edge.Table, now time.Time) (*plan, error) {
 			return nil, err
 		}
 	}
+	p.fragments()
 	return p, nil
 }
 
@@ -97,22 +103,120 @@ func (p *plan) service(t edge.Table, svc edge.TableService) error {
 	if err != nil {
 		return err
 	}
-	vip := edgeVipKey{Addr: svc.VIP.Addr().As16(), Port: netOrder(svc.VIP.Port()), Proto: uint8(svc.Protocol)}
-	p.addr[vip.Addr] = addrVIP
-	p.vip[vip] = id
-	p.serviceNames[id] = edgeSvcName{Name: name32(string(svc.ID)), Vip: vip.Addr, Port: vip.Port, Proto: vip.Proto}
-	table := newTableSpec(t, svc.Encap)
+	p.name(id, svc)
+	table := newTableSpec(t, svc)
 	for _, b := range svc.Backends {
 		bid, err := p.backendID(id, t, b)
 		if err != nil {
 			return err
 		}
-		if b.Weight > 0 && !b.Drain {
+		if b.Weight > 0 {
 			table.add(b, bid)
+		}
+		if b.ServerID != "" {
+			p.serverID[serverKey(id, b.ServerID)] = bid
 		}
 	}
 	p.tables[id] = table
+	p.vipOf(id, svc, table)
+	p.switchPool(id, svc)
 	return nil
+}
+
+// name claims the id for a service.
+func (p *plan) name(id uint32, svc edge.TableService) {
+	vip := vipKey(svc)
+	n := edgeSvcName{Name: name32(string(svc.ID)), Vip: vip.Addr, Port: vip.Port, Proto: vip.Proto}
+	n.Pool = poolNumber(svc.Pool)
+	p.serviceNames[id] = n
+}
+
+func vipKey(svc edge.TableService) edgeVipKey {
+	return edgeVipKey{Addr: svc.VIP.Addr().As16(), Port: netOrder(svc.VIP.Port()), Proto: uint8(svc.Protocol)}
+}
+
+// poolNumber is how the map svc_name writes a pool.
+func poolNumber(p edge.Pool) uint8 {
+	if p == edge.PoolFailover {
+		return 1
+	}
+	return 0
+}
+
+// switchPool plans what a switch to the other pool does to the flows of a
+// service. The pool of a service that was there is what the maps say, whichever
+// process wrote them. That they say the new one is written last: a process that
+// ends before leaves the switch, and the clearing, to the next.
+func (p *plan) switchPool(id uint32, svc edge.TableService) {
+	old, was := p.s.serviceNames.have[id]
+	_, served := p.s.tables[id]
+	if !was || !served || old.Name != p.serviceNames[id].Name || old.Pool == p.serviceNames[id].Pool {
+		return
+	}
+	before := p.serviceNames[id]
+	before.Pool = old.Pool
+	p.oldPools[id] = before
+	if !svc.ClearOnSwitch {
+		return
+	}
+	for bid, b := range p.backend {
+		if b.Svc == id {
+			p.cleared[bid] = b.next()
+		}
+	}
+}
+
+// vipOf makes the entries by which packets find a service.
+func (p *plan) vipOf(id uint32, svc edge.TableService, table tableSpec) {
+	key := vipKey(svc)
+	flags := p.addr[key.Addr] | addrVIP | addrAllPorts
+	if key.Proto == 0 {
+		flags |= addrAllProtocols
+	}
+	p.addr[key.Addr] = flags
+	p.vip[key] = id
+	all := edgeVipKey{Addr: key.Addr, Proto: key.Proto}
+	if p.alike[all] == nil {
+		p.alike[all] = &candidates{name: svc.ID, id: id, table: table.likeness()}
+	} else {
+		p.alike[all].add(svc.ID, id, table.likeness())
+	}
+}
+
+// candidates are the services of one address and protocol: a fragment, which
+// names no port, can go to any of them if they choose alike.
+type candidates struct {
+	name   edge.ServiceID // the first by name
+	id     uint32
+	table  fingerprint
+	differ bool
+}
+
+func (c *candidates) add(name edge.ServiceID, id uint32, table fingerprint) {
+	c.differ = c.differ || c.table != table
+	if name < c.name {
+		c.name, c.id = name, id
+	}
+}
+
+// fragments makes the entries by which fragments find a service, where none of
+// all ports takes them.
+func (p *plan) fragments() {
+	for key, c := range p.alike {
+		if _, all := p.vip[key]; all {
+			continue
+		}
+		p.vip[key] = vipFragments | c.id
+		if c.differ {
+			p.vip[key] = vipFragments
+		}
+	}
+}
+
+func serverKey(svc uint32, id string) edgeServerKey {
+	k := edgeServerKey{Svc: svc, Length: uint8(len(id))}
+	copy(k.Id[:], id)
+	return k
 }
 
 func (p *plan) serviceID(name edge.ServiceID) (uint32, error) {
@@ -168,14 +272,22 @@ func (p *plan) backendID(svc uint32, t edge.Table, b edge.TableBackend) (uint32,
 	if !known || old.state() == stateNone {
 		gen++ // whoever still follows this id meant another, or this one before it left
 	}
-	state := uint64(stateActive)
-	if b.Drain {
-		state = stateDrain
-	}
-	want.Life = uint64(gen)<<32 | state
+	want.Life = uint64(gen)<<32 | memberState(b)
 	p.backend[id] = want
 	p.backendNames[id] = edgeBackendName{Name: key.name}
 	return id, nil
+}
+
+// memberState says which flows may follow a backend: all, if it is in the ring.
+func memberState(b edge.TableBackend) uint64 {
+	state := uint64(stateMember)
+	if b.KeepTCP || b.Weight > 0 {
+		state |= stateKeepTCP
+	}
+	if b.KeepOther || b.Weight > 0 {
+		state |= stateKeepOther
+	}
+	return state
 }
 
 // idleBackend takes an id from those that may get a new owner.
@@ -191,75 +303,4 @@ func (p *plan) idleBackend() (uint32, bool) {
 		return id, true
 	}
 	return 0, false
-}
-
-// tableSpec is what a service's table is built from.
-type tableSpec struct {
-	seed     [16]byte
-	head     edgeSvcTable // without slots
-	backends []maglev.Backend
-	ids      []uint32
-}
-
-func newTableSpec(t edge.Table, encap edge.Encap) tableSpec {
-	s := tableSpec{seed: t.Seed}
-	s.head.Seed = seedWords(t.Seed)
-	s.head.Encap = encapGUE
-	if encap == edge.EncapIPIP {
-		s.head.Encap = encapIPIP
-	}
-	if t.Source4.IsValid() {
-		a := t.Source4.Unmap().As4()
-		s.head.Src4 = binary.NativeEndian.Uint32(a[:])
-	}
-	if t.Source6.IsValid() {
-		s.head.Src6 = t.Source6.As16()
-	}
-	return s
-}
-
-func (s *tableSpec) add(b edge.TableBackend, id uint32) {
-	s.backends = append(s.backends, maglev.Backend{Name: string(b.ID), Weight: b.Weight})
-	s.ids = append(s.ids, id)
-}
-
-// fingerprint covers all that build depends on, in an order of its own: a
-// table in another order is the same table.
-func (s *tableSpec) fingerprint() fingerprint {
-	h := sha256.New()
-	h.Write(s.seed[:])
-	h.Write(s.head.Src6[:])
-	b := binary.LittleEndian.AppendUint32(nil, s.head.Src4)
-	b = binary.LittleEndian.AppendUint32(b, s.head.Encap)
-	order := make([]int, len(s.ids))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(x, y int) int { return cmp.Compare(s.ids[x], s.ids[y]) })
-	for _, i := range order {
-		// The id stands for the name as long as nobody else gets it; who does
-		// is told apart by the name.
-		b = binary.LittleEndian.AppendUint32(b, s.ids[i])
-		b = binary.LittleEndian.AppendUint32(b, uint32(s.backends[i].Weight))
-		name := name32(s.backends[i].Name)
-		b = append(b, name[:]...)
-	}
-	h.Write(b)
-	return fingerprint(h.Sum(nil))
-}
-
-// build fills in the ring.
-func (s *tableSpec) build() (*edgeSvcTable, error) {
-	ring, err := maglev.Build(s.seed, s.backends)
-	if err != nil {
-		return nil, err
-	}
-	table := s.head
-	table.N_backends = uint32(len(s.backends))
-	for slot, at := range ring {
-		if at != maglev.Empty {
-			table.Slot[slot] = s.ids[at]
-		}
-	}
-	return &table, nil
 }

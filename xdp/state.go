@@ -20,27 +20,47 @@ const (
 	serviceIDs  = 1024
 	backendIDs  = 16384
 	maxNameLen  = 32
+
+	maxIdle         = 16 * time.Hour
+	maxRate         = 100_000_000 // of SYNs, a second
+	maxServerID     = 8           // bytes
+	maxConnectionID = 20          // bytes (RFC 9000 section 17.2)
 )
 
 // quarantine is how long an id rests once it is released: a packet that is on
 // its way through the program may still hold it.
 const quarantine = 2 * time.Second
 
-// What maps.h calls enum addr_kind, encap, backend_state and backend_flags.
+// What maps.h calls enum addr_kind and addr_flags, encap, affinity, svc_flags,
+// backend_state and backend_flags.
 const (
-	addrVIP    = 1
-	addrTunnel = 2
+	addrVIP          = 1
+	addrTunnel       = 2
+	addrAllPorts     = 0x100
+	addrAllProtocols = 0x200
+	addrKindMask     = 0xff
+
+	vipFragments = 0x80000000
+	vipIDMask    = 0xffff
 
 	encapGUE  = 1
 	encapIPIP = 2
 
-	stateNone   = 0
-	stateActive = 1
-	stateDrain  = 2
+	svcPerSession = 1
+	svcQUIC       = 2
+
+	stateNone      = 0
+	stateMember    = 1
+	stateKeepTCP   = 2
+	stateKeepOther = 4
+	stateKeepAll   = stateMember | stateKeepTCP | stateKeepOther
 
 	flagLocal = 1
 	flagV6    = 2
 )
+
+// tickShift makes ticks of the flow tables out of nanoseconds.
+const tickShift = 30
 
 // state is what is in the kernel's maps, and with it the ids: they are learnt
 // from the maps, so a process that adopts them goes on with the same ones.
@@ -48,6 +68,7 @@ type state struct {
 	addr         mirror[[16]byte, uint32]
 	trusted      mirror[[16]byte, uint32]
 	vip          mirror[edgeVipKey, uint32]
+	serverID     mirror[edgeServerKey, uint32]
 	backend      mirror[uint32, edgeBackend]
 	backendNames mirror[uint32, edgeBackendName]
 	serviceNames mirror[uint32, edgeSvcName]
@@ -67,10 +88,11 @@ func readState(coll *ebpf.Collection, now time.Time) (*state, error) {
 		released: make(map[uint32]time.Time),
 		retired:  make(map[uint32]time.Time),
 	}
-	var errs [6]error
+	var errs [7]error
 	s.addr, errs[0] = newMirror[[16]byte, uint32](coll, edgeMapAddr)
 	s.trusted, errs[1] = newMirror[[16]byte, uint32](coll, edgeMapTrusted)
 	s.vip, errs[2] = newMirror[edgeVipKey, uint32](coll, edgeMapVip)
+	s.serverID, errs[6] = newMirror[edgeServerKey, uint32](coll, edgeMapServerId)
 	s.backend, errs[3] = newMirror[uint32, edgeBackend](coll, edgeMapBackend)
 	s.backendNames, errs[4] = newMirror[uint32, edgeBackendName](coll, edgeMapBackendName)
 	s.serviceNames, errs[5] = newMirror[uint32, edgeSvcName](coll, edgeMapSvcName)
@@ -101,6 +123,12 @@ func (b edgeBackend) gen() uint32   { return uint32(b.Life >> 32) }
 
 func (b edgeBackend) in(state uint32) edgeBackend {
 	b.Life = uint64(b.gen())<<32 | uint64(state)
+	return b
+}
+
+// next is the same backend to which no flow has been sent yet.
+func (b edgeBackend) next() edgeBackend {
+	b.Life += 1 << 32
 	return b
 }
 

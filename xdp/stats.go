@@ -14,7 +14,9 @@ import (
 func (f *Forwarder) Stats() (edge.ForwarderStats, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st := edge.ForwarderStats{Mode: string(f.mode), Flows: f.flows}
+	st := edge.ForwarderStats{
+		Mode: string(f.mode), Flows: f.o.Flows, HalfFlows: f.o.HalfFlows, Memory: f.memory(), Blocked: f.blocked,
+	}
 	for _, u := range f.uplinks {
 		st.Interfaces = append(st.Interfaces, u.name)
 	}
@@ -65,16 +67,30 @@ func (f *Forwarder) readServiceCounts(st *edge.ForwarderStats) error {
 		if err := f.coll.Maps[edgeMapSvcCount].Lookup(id, &perCPU); err != nil {
 			return fmt.Errorf("read counters of service %q: %w", f.state.serviceName(id), err)
 		}
-		c := edge.ServiceCount{Service: f.state.serviceName(id)}
-		for _, n := range perCPU {
-			c.Packets += n.Packets
-			c.Bytes += n.Bytes
-			c.New += n.Flows
-		}
-		st.Services = append(st.Services, c)
+		st.Services = append(st.Services, serviceCount(f.state.serviceName(id), perCPU))
 	}
 	slices.SortFunc(st.Services, func(a, b edge.ServiceCount) int { return cmp.Compare(a.Service, b.Service) })
 	return nil
+}
+
+// serviceCount adds up what each CPU has counted.
+func serviceCount(name edge.ServiceID, perCPU []edgeSvcCount) edge.ServiceCount {
+	c := edge.ServiceCount{Service: name, By: make(map[string]uint64)}
+	for _, n := range perCPU {
+		c.Packets += n.Packets
+		c.Bytes += n.Bytes
+		c.By["table"] += n.Table
+		c.By["half"] += n.Half
+		c.By["ring"] += n.Ring
+		c.By["server_id"] += n.ServerId
+		c.By["icmp_error"] += n.IcmpError
+		c.By["fragment"] += n.Fragment
+		c.By["limited"] += n.Limited
+		c.New += n.Opened
+		c.Established += n.Established
+		c.Evicted += n.Evicted
+	}
+	return c
 }
 
 func (f *Forwarder) readBackendCounts(st *edge.ForwarderStats) error {

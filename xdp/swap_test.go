@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/catchment-dev/edge"
 	"golang.org/x/sync/errgroup"
@@ -18,24 +19,25 @@ func TestLookup(t *testing.T) {
 		client4 + ":80":     {Action: "pass", Reason: "not_vip"},
 		node4 + ":80":       {Action: "pass", Reason: "not_vip"},
 		vip4 + ":9":         {Action: "pass", Reason: "no_service"},
-		vip4 + ":80":        {Service: "tcp-80-4", Backend: "b", Action: "tx", Reason: "backend"},
-		vip4 + ":84":        {Service: "tcp-84-4", Backend: "b", Action: "redirect", Reason: "backend"},
-		vip4 + ":85":        {Service: "tcp-85-4", Backend: "b", Action: "pass", Reason: "local"},
+		vip4 + ":80":        {Service: "tcp-80-4", Backend: "b", By: "ring", Action: "tx", Reason: "backend"},
+		vip4 + ":84":        {Service: "tcp-84-4", Backend: "b", By: "ring", Action: "redirect", Reason: "backend"},
+		vip4 + ":85":        {Service: "tcp-85-4", Backend: "b", By: "ring", Action: "pass", Reason: "local"},
 		vip4 + ":86":        {Service: "tcp-86-4", Action: "drop", Reason: "no_backend"},
-		vip4 + ":101":       {Service: "tcp-101-4", Backend: "b", Action: "drop", Reason: "fib_unreachable"},
-		"[" + vip6 + "]:80": {Service: "tcp-80-6", Backend: "b", Action: "tx", Reason: "backend"},
-		"[" + vip6 + "]:82": {Service: "tcp-82-6", Backend: "b", Action: "tx", Reason: "backend"},
+		vip4 + ":101":       {Service: "tcp-101-4", Backend: "b", By: "ring", Action: "drop", Reason: "fib_unreachable"},
+		"[" + vip6 + "]:80": {Service: "tcp-80-6", Backend: "b", By: "ring", Action: "tx", Reason: "backend"},
+		"[" + vip6 + "]:82": {Service: "tcp-82-6", Backend: "b", By: "ring", Action: "tx", Reason: "backend"},
 	} {
 		src := client4 + ":1"
 		if addrPort(dst).Addr().Is6() {
 			src = "[" + client6 + "]:1"
 		}
-		got, err := d.Lookup(edge.Flow{Src: addrPort(src), Dst: addrPort(dst), Protocol: edge.TCP})
+		got, err := d.Lookup(edge.Flow{Src: addrPort(src), Dst: addrPort(dst), Protocol: edge.TCP}, nil)
+		want.Slot = got.Slot
 		if err != nil || got != want {
 			t.Errorf("%s: %+v, %v, want %+v", dst, got, err, want)
 		}
 	}
-	if _, err := d.Lookup(edge.Flow{Src: addrPort(client4 + ":1"), Dst: addrPort("[" + vip6 + "]:80"), Protocol: edge.TCP}); err == nil {
+	if _, err := d.Lookup(edge.Flow{Src: addrPort(client4 + ":1"), Dst: addrPort("[" + vip6 + "]:80"), Protocol: edge.TCP}, nil); err == nil {
 		t.Error("a flow between families is looked up")
 	}
 	if got := stats(t, d.Forwarder).Received; got != 0 {
@@ -61,7 +63,7 @@ func TestConcurrentUse(t *testing.T) {
 		g.Go(func() error {
 			for range 100 {
 				st, err := d.Stats()
-				_, errLookup := d.Lookup(edge.Flow{Src: addrPort("100.64.0.1:1000"), Dst: addrPort(vipA), Protocol: edge.TCP})
+				_, errLookup := d.Lookup(edge.Flow{Src: addrPort("100.64.0.1:1000"), Dst: addrPort(vipA), Protocol: edge.TCP}, nil)
 				if err := errors.Join(err, errLookup, d.Attached()); err != nil {
 					return err
 				}
@@ -141,12 +143,25 @@ func TestBadTableChangesNothing(t *testing.T) {
 		"is the VIP": bad(func(t *edge.Table) {
 			t.Services[0].Backends = []edge.TableBackend{{ID: "x", Addr: addr(vip4), Weight: 1}}
 		}),
-		"no source address":      bad(func(t *edge.Table) { t.Source4 = netip.Addr{} }),
-		"source 192.0.2.2 is a":  bad(func(t *edge.Table) { t.Source4 = addr("192.0.2.2") }),
-		"not an IPv6 address":    bad(func(t *edge.Table) { t.Source6 = addr(node4) }),
-		"encapsulation":          bad(func(t *edge.Table) { t.Services[0].Encap = "gre" }),
-		"protocol protocol-47":   bad(func(t *edge.Table) { t.Services[0].Protocol = 47 }),
-		"no port":                bad(func(t *edge.Table) { t.Services[0].VIP = addrPort("192.0.2.1:0") }),
+		"no source address":     bad(func(t *edge.Table) { t.Source4 = netip.Addr{} }),
+		"source 192.0.2.2 is a": bad(func(t *edge.Table) { t.Source4 = addr("192.0.2.2") }),
+		"not an IPv6 address":   bad(func(t *edge.Table) { t.Source6 = addr(node4) }),
+		"encapsulation":         bad(func(t *edge.Table) { t.Services[0].Encap = "gre" }),
+		"protocol protocol-47":  bad(func(t *edge.Table) { t.Services[0].Protocol = 47 }),
+		"has all ports":         bad(func(t *edge.Table) { t.Services[0].Protocol = edge.AnyProtocol }),
+		"affinity":              bad(func(t *edge.Table) { t.Services[0].Affinity = "x" }),
+		"tracking":              bad(func(t *edge.Table) { t.Services[0].Tracking = "x" }),
+		"pool":                  bad(func(t *edge.Table) { t.Services[0].Pool = "x" }),
+		"idle timeout":          bad(func(t *edge.Table) { t.Services[0].IdleTimeout = 17 * time.Hour }),
+		"SYN limit of -1":       bad(func(t *edge.Table) { t.Services[0].SYNLimit.Rate = -1 }),
+		"of a connection id":    bad(func(t *edge.Table) { t.Services[1].QUIC = &edge.QUIC{Offset: 19, Length: 2} }),
+		"not what the service": bad(func(t *edge.Table) {
+			t.Services[0].Backends = []edge.TableBackend{{ID: "x", Addr: b[0].Addr, Weight: 1, ServerID: "a"}}
+		}),
+		"the same server id": bad(func(t *edge.Table) {
+			t.Services[1].QUIC = &edge.QUIC{Length: 1}
+			t.Services[1].Backends = []edge.TableBackend{{ID: "x", Addr: b[0].Addr, ServerID: "a"}, {ID: "y", Addr: b[1].Addr, ServerID: "a"}}
+		}),
 		"not one of a host":      bad(func(t *edge.Table) { t.Services[0].VIP = addrPort("224.0.0.1:80") }),
 		"invalid IP is not one":  bad(func(t *edge.Table) { t.Trusted = []netip.Addr{{}} }),
 		"33 bytes, not 1 to 32":  bad(func(t *edge.Table) { t.Services[0].ID = edge.ServiceID(strings.Repeat("x", 33)) }),

@@ -12,6 +12,7 @@
 package xdp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,14 +23,16 @@ import (
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/xdp/flows"
+	"github.com/catchment-dev/edge/xdp/nic"
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
-// ErrIncompatible marks pinned state that this binary cannot adopt: its maps
-// have another layout or size. Remove deletes it, and every flow with it.
+// ErrIncompatible marks pinned state that this binary cannot take over: a newer
+// version has pinned it, its maps have another size, or somebody else's program
+// has taken the place of ours. Remove deletes it, and every flow with it.
 var ErrIncompatible = errors.New("pinned data plane is incompatible")
 
 // Options say where and how the data plane is loaded.
@@ -44,9 +47,17 @@ type Options struct {
 	// Mode is native or generic; empty is native. Native that the driver
 	// refuses is an error, never a silent fallback.
 	Mode edge.XDPMode
-	// Flows is the size of the flow table in entries, at least 1; an entry
-	// takes about 120 bytes of kernel memory.
-	Flows int
+	// Flows is how many established flows the flow table has room for, at least
+	// 1, at 130 bytes of kernel memory each. HalfFlows is the same for flows that
+	// have shown one packet, at 128 bytes; 0 is 65,536.
+	Flows, HalfFlows int
+	// Memory bounds what all maps may take, in bytes; 0 does not. More than that
+	// is refused before any map is made; maps that are pinned already are taken
+	// over in any case.
+	Memory int64
+	// Services and Blocked are how many services and blocked prefixes to reckon
+	// with there; they bound nothing by themselves.
+	Services, Blocked int
 	// Log gets state changes, never packets. Nil discards them.
 	Log *slog.Logger
 }
@@ -55,27 +66,38 @@ type Options struct {
 // that opened it. All methods may be called concurrently, and from any thread
 // except Attach, which wants one in that namespace.
 type Forwarder struct {
-	log      *slog.Logger
-	mode     edge.XDPMode
-	flows    int
-	lock     *os.File // flock on Dir while open
-	coll     *ebpf.Collection
-	inner    *ebpf.MapSpec // of a service's table
-	verdicts []verdict
-	nl       *netlink.Handle // in the namespace of Open
+	log        *slog.Logger
+	o          Options
+	mode       edge.XDPMode
+	lock       *os.File // flock on Dir while open
+	coll       *ebpf.Collection
+	inner      *ebpf.MapSpec // of a service's table
+	blockSpec  *ebpf.MapSpec // of a blocklist
+	filterSpec *ebpf.MapSpec // of the filter before it
+	sizes      nic.Sizes
+	flows      flowMemory
+	half       halfMemory
+	capturing  sync.Mutex // held by who captures
+	verdicts   []verdict
+	nl         *netlink.Handle // in the namespace of Open
 
 	mu      sync.Mutex
 	uplinks []uplink
 	extra   map[string]link.Link // attached by Attach, not pinned
 	state   *state
+	host    edgeHost     // as it is in the kernel
+	blocked int          // prefixes in the blocklist
 	hops    map[hop]bool // whose MAC addresses the kernel keeps for us
 }
 
 // Open loads the data plane and attaches it to the interfaces, or adopts what
 // is pinned in o.Dir: the maps stay, and with them all flows; the program
-// stays if it is the same, else it is replaced in place without a gap. If it
-// fails, what was pinned and attached before is as it was. It waits for
-// another process to close the directory until ctx ends, 10 s at most.
+// stays if it is the same, else it is replaced in place without a gap. Maps of
+// the schema before are migrated: flows stay, but a connection opened in the
+// moment of the switch may move. If it fails, what was pinned and attached
+// before is as it was. If the process ends meanwhile, packets are forwarded, and
+// the next Open goes on. It waits for another process to close the directory
+// until ctx ends, 10 s at most.
 func Open(ctx context.Context, o Options) (*Forwarder, error) {
 	o, err := o.checked()
 	if err != nil {
@@ -88,7 +110,12 @@ func Open(ctx context.Context, o Options) (*Forwarder, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := open(o)
+	spec, err := loadEdge()
+	if err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("read embedded program: %w", err)
+	}
+	f, err := open(o, spec)
 	if err != nil {
 		lock.Close()
 		return nil, err
@@ -104,6 +131,7 @@ func (o Options) checked() (Options, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.HalfFlows = cmp.Or(o.HalfFlows, defaultHalfFlows)
 	seen := make(map[string]bool)
 	for _, name := range o.Interfaces {
 		if seen[name] {
@@ -118,30 +146,30 @@ func (o Options) checked() (Options, error) {
 		return o, fmt.Errorf("open data plane: mode %q is not %s or %s", o.Mode, edge.XDPNative, edge.XDPGeneric)
 	case o.Flows < 1 || o.Flows > maxFlows:
 		return o, fmt.Errorf("open data plane: %d flows is not 1 to %d", o.Flows, maxFlows)
+	case o.HalfFlows < 1 || o.HalfFlows > maxFlows:
+		return o, fmt.Errorf("open data plane: %d half-open flows is not 1 to %d", o.HalfFlows, maxFlows)
 	}
 	return o, nil
 }
 
-func open(o Options) (*Forwarder, error) {
-	spec, err := loadEdge()
+func open(o Options, spec *ebpf.CollectionSpec) (*Forwarder, error) {
+	l, err := newLoader(o, spec)
 	if err != nil {
-		return nil, fmt.Errorf("read embedded program: %w", err)
-	}
-	spec.Maps[edgeMapFlow].MaxEntries = uint32(o.Flows)
-	inner := spec.Maps[edgeMapSvc].InnerMap.Copy()
-	inner.Key, inner.Value = nil, nil // type information would be loaded for each table
-	f := &Forwarder{log: o.Log, mode: o.Mode, flows: o.Flows, inner: inner, extra: make(map[string]link.Link)}
-	if f.verdicts, err = readVerdicts(spec.Types); err != nil {
 		return nil, err
 	}
-	if f.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+	f := &Forwarder{
+		log: o.Log, o: o, mode: o.Mode, nl: l.nl, sizes: l.sizes, extra: make(map[string]link.Link),
+		inner: innerOf(spec, edgeMapSvc), blockSpec: innerOf(spec, edgeMapBlocklist),
+		filterSpec: innerOf(spec, edgeMapBlockFilter),
 	}
-	l := loader{o: o, spec: spec, nl: f.nl, dir: pinDir(o.Dir)}
+	if f.verdicts, err = readVerdicts(spec.Types); err != nil {
+		l.nl.Close()
+		return nil, err
+	}
 	defer l.close()
 	if err := l.run(); err != nil {
 		l.rollback()
-		f.nl.Close()
+		l.nl.Close()
 		return nil, err
 	}
 	f.coll, f.uplinks = l.coll, l.links
@@ -150,7 +178,28 @@ func open(o Options) (*Forwarder, error) {
 		f.closeAll()
 		return nil, err
 	}
+	if err = errors.Join(f.mapTables(), f.openHost()); err != nil {
+		f.closeAll()
+		return nil, err
+	}
 	return f, nil
+}
+
+func (f *Forwarder) mapTables() (err error) {
+	if f.flows, err = mapFlows(f.coll); err != nil {
+		return err
+	}
+	f.half, err = mapHalf(f.coll)
+	return err
+}
+
+// size gives the flow tables the room that was asked for.
+func size(spec *ebpf.CollectionSpec, o Options) error {
+	buckets, places := uint32(flows.Buckets(o.Flows)), uint32(flows.Places(o.HalfFlows))
+	spec.Maps[edgeMapFlow].MaxEntries = buckets
+	spec.Maps[edgeMapFlowDetail].MaxEntries = buckets * flows.Ways
+	spec.Maps[edgeMapHalf].MaxEntries = places
+	return errors.Join(spec.Variables[edgeVarFlowBuckets].Set(buckets), spec.Variables[edgeVarHalfPlaces].Set(places))
 }
 
 // Close releases what this process holds. The data plane goes on as it is, on
@@ -158,7 +207,14 @@ func open(o Options) (*Forwarder, error) {
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := f.closeAll()
+	var err error
+	if f.lock != nil {
+		// Nobody is left to read what a capture samples.
+		want := f.host
+		want.Sample, want.SampleActions = 0, 0
+		err = f.putHost(want)
+	}
+	err = errors.Join(err, f.closeAll())
 	if f.lock == nil {
 		return err
 	}
@@ -176,6 +232,7 @@ func (f *Forwarder) closeAll() error {
 		errs = append(errs, u.link.Close())
 	}
 	f.extra, f.uplinks = nil, nil
+	errs = append(errs, f.flows.unmap(), f.half.unmap())
 	f.coll.Close()
 	f.nl.Close()
 	return errors.Join(errs...)

@@ -70,10 +70,11 @@ func (o *options) refused(errs edge.Errors) error {
 func (o *options) explainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "explain PREFIX|VIP|FLOW", Short: "Say why a prefix, a VIP or a flow is treated as it is",
-		Example: "  edgectl explain 198.51.100.0/24\n  edgectl explain 198.51.100.10:443\n  edgectl explain tcp 192.0.2.1:40000 198.51.100.10:443",
+		Example: "  edgectl explain 198.51.100.0/24\n  edgectl explain 198.51.100.10:443\n  edgectl explain tcp 192.0.2.1:40000 198.51.100.10:443\n" +
+			"  edgectl explain udp 192.0.2.1:40000 198.51.100.10:443 cid=0a1b2c\n  edgectl explain gre 192.0.2.1 198.51.100.10",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 && len(args) != 3 {
-				return errors.New("expected a prefix, a VIP, or a flow: PROTOCOL SOURCE:PORT DESTINATION:PORT")
+			if len(args) != 1 && len(args) != 3 && len(args) != 4 {
+				return errors.New("expected a prefix, a VIP, or a flow: PROTOCOL SOURCE:PORT DESTINATION:PORT [cid=HEX]")
 			}
 			return nil
 		},

@@ -1,8 +1,8 @@
 // Command edgectl is how an operator asks and orders edged. It checks files by
 // itself; everything else is one call over edged's unix socket. Commands that
-// are nouns (status, version) or that ask (check, explain) never change
-// anything; drain, undrain and reload do. It keeps nothing and lives for one
-// call.
+// are nouns (status, flows, version) or that ask (check, explain) never change
+// anything; drain, undrain and reload do. capture has the forwarder hand out
+// packets for a while. It keeps nothing and lives for one call.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"os/user"
 	"strings"
 	"syscall"
 	"time"
@@ -31,14 +32,27 @@ const (
 type env struct {
 	stdout, stderr io.Writer
 	now            func() time.Time
-	colour         bool
+	// terminal says that stdout is one, and colour that it is to be coloured.
+	terminal, colour bool
+	user             string // who calls, for others to read
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, env{stdout: os.Stdout, stderr: os.Stderr, now: time.Now, colour: isTerminal(os.Stdout)}, os.Args[1:])
+	terminal := isTerminal(os.Stdout)
+	code := run(ctx, env{stdout: os.Stdout, stderr: os.Stderr, now: time.Now, terminal: terminal, colour: terminal, user: caller()}, os.Args[1:])
 	stop()
 	os.Exit(code)
+}
+
+// caller names the user and this process: a name alone would not tell one root
+// from another.
+func caller() string {
+	name := fmt.Sprintf("uid %d", os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	return fmt.Sprintf("%s (edgectl, pid %d)", name, os.Getpid())
 }
 
 func isTerminal(f *os.File) bool {
@@ -108,6 +122,6 @@ func rootCommand(e env) *cobra.Command {
 	f.StringVarP(&o.output, "output", "o", "text", "`form` of the output: text or json")
 	f.StringVar(&o.socket, "socket", "/run/edge/edged.sock", "unix `socket` of edged")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "how `long` to wait for edged")
-	root.AddCommand(o.statusCommand(), o.checkCommand(), o.explainCommand(), o.drainCommand(), o.undrainCommand(), o.reloadCommand(), o.versionCommand())
+	root.AddCommand(o.statusCommand(), o.checkCommand(), o.explainCommand(), o.flowsCommand(), o.captureCommand(), o.drainCommand(), o.undrainCommand(), o.reloadCommand(), o.versionCommand())
 	return root
 }

@@ -80,6 +80,10 @@ func (e *edged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		socket.JSON(w, http.StatusOK, edge.Explanation{What: what, Kind: "prefix", Lines: []string{what + " is announced", "peer r-a holds \x1b[2J it"}})
 	case "/v1/reload":
 		e.reload(w)
+	case "/v1/flows":
+		serveFlows(w, r)
+	case "/v1/capture":
+		serveCapture(w, r)
 	default:
 		http.NotFound(w, r)
 	}
@@ -90,7 +94,7 @@ func call(t *testing.T, colour bool, args ...string) (stdout, stderr string, cod
 	t.Helper()
 	var out, errs bytes.Buffer
 	now := func() time.Time { return sampleTime.Add(time.Second) }
-	code = run(t.Context(), env{stdout: &out, stderr: &errs, now: now, colour: colour}, args)
+	code = run(t.Context(), env{stdout: &out, stderr: &errs, now: now, terminal: colour, colour: colour, user: "ops (edgectl, pid 7)"}, args)
 	return out.String(), errs.String(), code
 }
 
@@ -161,10 +165,23 @@ func TestGolden(t *testing.T) {
 		"bad-output":         {"status", "-o", "xml"},
 		"bad-timeout":        {"status", "--timeout", "0s"},
 		"bad-arguments":      {"reload", "now"},
+		"help-flows":         {"flows", "--help"},
+		"flows":              {g, "flows"},
+		"flows-json":         {g, "flows", "-o", "json", "--limit", "2"},
+		"flows-none":         {g, "flows", "--service", "quiet"},
+		"flows-refused":      {g, "flows", "--service", "wbe"},
+		"help-capture":       {"capture", "--help"},
+		"capture":            {g, "capture"},
+		"capture-busy":       {g, "capture", "--service", "busy"},
+		"capture-broken":     {g, "capture", "--service", "broken"},
+		"capture-duration":   {g, "capture", "--duration", "1500ms"},
+		"capture-json":       {g, "capture", "-o", "json", "--out", "/nowhere/x"},
+		"capture-no-folder":  {g, "capture", "--out", "/nowhere/x"},
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name, args, false) })
 	}
 	t.Run("status-colour", func(t *testing.T) { golden(t, "status-colour", []string{b, "status"}, true) })
+	t.Run("capture-terminal", func(t *testing.T) { golden(t, "capture-terminal", []string{g, "capture"}, true) })
 }
 
 // TestOrders: what edged is asked, to the letter.
@@ -175,6 +192,14 @@ func TestOrders(t *testing.T) {
 	}{
 		{[]string{"status"}, "GET /v1/status null"},
 		{[]string{"explain", "tcp", "192.0.2.1:1", "198.51.100.10:443"}, "GET /v1/explain?what=tcp+192.0.2.1%3A1+198.51.100.10%3A443 null"},
+		{[]string{"explain", "udp 192.0.2.1:1 198.51.100.10:443 cid=0a1b"}, "GET /v1/explain?what=udp+192.0.2.1%3A1+198.51.100.10%3A443+cid%3D0a1b null"},
+		{[]string{"explain", "udp", "192.0.2.1:1", "198.51.100.10:443", "cid=0a1b"}, "GET /v1/explain?what=udp+192.0.2.1%3A1+198.51.100.10%3A443+cid%3D0a1b null"},
+		{[]string{"flows"}, "GET /v1/flows?limit=1000 null"},
+		{[]string{"flows", "--service", "web", "--backend", "a1", "--source", "192.0.2.0/24", "--limit", "7"}, "GET /v1/flows?backend=a1&limit=7&service=web&source=192.0.2.0%2F24 null"},
+		{[]string{"capture"}, "GET /v1/capture?by=ops+%28edgectl%2C+pid+7%29&packets=1000&rate=1&seconds=10 null"},
+		{[]string{"capture", "--one-in", "5", "--only", "drop,tx", "--service", "web", "--duration", "2m", "--packets", "9"},
+			"GET /v1/capture?actions=drop%2Ctx&by=ops+%28edgectl%2C+pid+7%29&packets=9&rate=5&seconds=120&service=web null"},
+		{[]string{"capture", "-o", "json"}, ""},
 		{[]string{"drain", "--reason", "r"}, `POST /v1/drain {"reason":"r","since":"0001-01-01T00:00:00Z"}`},
 		{[]string{"drain", "198.51.100.0/24", "--reason", "r"}, `POST /v1/drain {"prefix":"198.51.100.0/24","reason":"r","since":"0001-01-01T00:00:00Z"}`},
 		{[]string{"undrain"}, `POST /v1/undrain {}`},

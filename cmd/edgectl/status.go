@@ -172,7 +172,11 @@ func (s *status) services() {
 	for _, v := range s.Services {
 		up, t := 0, plain
 		var others []string
+		all := len(v.Backends)
 		for _, b := range v.Backends {
+			if !b.DrainingUntil.IsZero() && b.State == edge.Unknown {
+				all-- // it has left: what it still has are flows
+			}
 			if b.InRing {
 				up++
 				continue
@@ -183,8 +187,8 @@ func (s *status) services() {
 			t = bad
 		}
 		rows = append(rows, []cell{
-			{string(v.ID), plain}, {v.Protocol.String() + " " + v.VIP.String(), plain},
-			{fmt.Sprintf("%d/%d", up, len(v.Backends)), t}, {strings.Join(others, "; "), plain},
+			{string(v.ID), plain}, {edge.VIPText(v.VIP, v.Protocol), plain},
+			{fmt.Sprintf("%d/%d", up, all), t}, {strings.Join(others, "; "), plain},
 		})
 	}
 	if len(rows) > 0 {

@@ -13,7 +13,8 @@ import (
 	"github.com/catchment-dev/edge/cmd/internal/socket"
 )
 
-// handler is what edgectl talks to. The console has the reading half of it.
+// handler is what edgectl talks to. The console has some of the reading half;
+// flows and packets are for those only who may use the socket.
 func (d *daemon) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", console.Handler(d))
@@ -22,6 +23,8 @@ func (d *daemon) handler() http.Handler {
 		socket.JSON(w, http.StatusOK, d.Status())
 	})
 	mux.HandleFunc("GET /v1/explain", d.serveExplain)
+	mux.HandleFunc("GET /v1/flows", d.serveFlows)
+	mux.Handle("GET /v1/capture", &captures{from: d.fwd, log: d.log, config: d.config})
 	mux.HandleFunc("POST /v1/drain", d.serveDrain)
 	mux.HandleFunc("POST /v1/undrain", d.serveUndrain)
 	mux.HandleFunc("POST /v1/reload", d.serveReload)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"log/slog"
@@ -61,11 +62,16 @@ type daemon struct {
 	leaving    leaving
 	previous   *edge.Config // in force when the process before ended; may be nil
 	inherited  bool         // the forwarder has that one's tables
+	draining   draining     // who has left, and which pools are in use
 	generation uint64
 	configErr  string
 	applied    edge.Table
 	appliedAt  time.Time
 	hostErr    error
+	filterErr  error // of the packet filter
+	blockErr   error // of the blocklist
+	blocking   bool  // this process has filled the blocklist, from a file of blockHash
+	blockHash  [sha256.Size]byte
 }
 
 func (d *daemon) config() *edge.Config { return d.cfg.Load() }
@@ -93,6 +99,9 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	}
 	if d.previous, err = readApplied(c.Local.StateDir); err != nil {
 		log.Warn("the configuration before cannot be used", "err", err)
+	}
+	if d.draining, err = readDraining(c.Local.StateDir); err != nil {
+		log.Warn("who was draining is not known: those flows move now", "err", err)
 	}
 	path = filepath.Join(c.Local.RunDir, "edged.sock")
 	if d.api, err = socket.Listen(path); err != nil {
@@ -162,13 +171,16 @@ func (d *daemon) openDataPath(ctx context.Context, c *edge.Config) (err error) {
 	if err := prepareHost(c); err != nil {
 		return fmt.Errorf("prepare host: %w", err)
 	}
+	blocked, blockErr := readBlocklist(c.Local.Forwarder.Blocklist)
 	d.fwd, err = xdp.Open(ctx, xdp.Options{
 		Dir: c.Local.BPFDir, Interfaces: c.Local.Forwarder.Interfaces, Mode: c.Local.Forwarder.Mode,
-		Flows: c.Local.Forwarder.Flows, Log: d.log,
+		Flows: c.Local.Forwarder.Flows, HalfFlows: c.Local.Forwarder.HalfFlows, Memory: c.Local.Forwarder.Memory,
+		Services: len(c.Fleet.Services), Blocked: len(blocked.sources), Log: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("open forwarder: %w", err)
 	}
+	d.openBlocklist(ctx, blocked, blockErr)
 	st, err := d.fwd.Stats()
 	if err != nil {
 		return fmt.Errorf("read forwarder: %w", err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,15 +11,15 @@ import (
 )
 
 // explain says why things are as they are. what is a prefix, a VIP (an address,
-// with or without a port), or a flow written "tcp SRC:PORT DST:PORT".
+// with or without a port), or a flow: see parseFlow.
 func (d *daemon) explain(what string) (edge.Explanation, error) {
 	what = strings.TrimSpace(what)
 	st := d.Status()
+	if strings.ContainsAny(what, " \t") {
+		return explainFlow(d.fwd, what)
+	}
 	if p, err := netip.ParsePrefix(what); err == nil {
 		return explainPrefix(d.config(), st, p.Masked())
-	}
-	if f, err := parseFlow(what); err == nil {
-		return d.explainFlow(what, f)
 	}
 	if a, err := netip.ParseAddr(what); err == nil {
 		return explainVIP(d.config(), st, what, netip.AddrPortFrom(a, 0))
@@ -31,60 +30,15 @@ func (d *daemon) explain(what string) (edge.Explanation, error) {
 	return edge.Explanation{}, fmt.Errorf("%q is not a prefix (198.51.100.0/24), a VIP (198.51.100.10 or 198.51.100.10:443) or a flow (tcp 192.0.2.1:40000 198.51.100.10:443)", what)
 }
 
-// parseFlow reads "tcp 192.0.2.1:40000 198.51.100.10:443".
-func parseFlow(s string) (edge.Flow, error) {
-	parts := strings.Fields(s)
-	if len(parts) != 3 {
-		return edge.Flow{}, fmt.Errorf("flow %q is not PROTOCOL SRC:PORT DST:PORT", s)
-	}
-	var f edge.Flow
-	if err := f.Protocol.UnmarshalText([]byte(strings.ToLower(parts[0]))); err != nil {
-		return f, err
-	}
-	var err error
-	if f.Src, err = netip.ParseAddrPort(parts[1]); err != nil {
-		return f, fmt.Errorf("read source of flow: %w", err)
-	}
-	if f.Dst, err = netip.ParseAddrPort(parts[2]); err != nil {
-		return f, fmt.Errorf("read destination of flow: %w", err)
-	}
-	if f.Src.Addr().Is4() != f.Dst.Addr().Is4() {
-		return f, fmt.Errorf("flow %q mixes IPv4 and IPv6", s)
-	}
-	return f, nil
-}
-
-func (d *daemon) explainFlow(what string, f edge.Flow) (edge.Explanation, error) {
-	v, err := d.fwd.Lookup(f)
-	if err != nil {
-		return edge.Explanation{}, fmt.Errorf("look up flow: %w", err)
-	}
-	e := edge.Explanation{What: what, Kind: "flow"}
-	if v.Service == "" {
-		e.Lines = append(e.Lines, fmt.Sprintf("%s: %s", v.Action, v.Reason))
-		return e, nil
-	}
-	by := "the ring chooses it; the flow has no entry in the flow table"
-	if v.Tracked {
-		by = "the flow table remembers it"
-	}
-	e.Lines = append(e.Lines,
-		fmt.Sprintf("%s: %s", v.Action, v.Reason),
-		fmt.Sprintf("service %s", v.Service),
-		fmt.Sprintf("backend %s: %s", cmp.Or(string(v.Backend), "none"), by),
-	)
-	return e, nil
-}
-
 func explainVIP(c *edge.Config, st edge.SystemStatus, what string, vip netip.AddrPort) (edge.Explanation, error) {
 	e := edge.Explanation{What: what, Kind: "vip"}
 	var prefix netip.Prefix
 	for _, s := range st.Services {
-		if s.VIP.Addr() != vip.Addr() || vip.Port() != 0 && vip.Port() != s.VIP.Port() {
+		if s.VIP.Addr() != vip.Addr() || vip.Port() != 0 && s.VIP.Port() != 0 && vip.Port() != s.VIP.Port() {
 			continue
 		}
 		prefix = s.Prefix
-		e.Lines = append(e.Lines, fmt.Sprintf("service %s: %s %s in %s", s.ID, s.Protocol, s.VIP, s.Prefix))
+		e.Lines = append(e.Lines, sentence(fmt.Sprintf("service %s: %s in %s", s.ID, edge.VIPText(s.VIP, s.Protocol), s.Prefix), s.Reason))
 		for _, b := range s.Backends {
 			e.Lines = append(e.Lines, "  "+backendLine(b))
 		}
@@ -106,12 +60,19 @@ func backendLine(b edge.BackendSummary) string {
 		where = "this box"
 	}
 	ring := "in the ring"
-	if !b.InRing {
+	switch {
+	case !b.InRing:
 		ring = "not in the ring"
+	case b.EffectiveWeight != b.Weight:
+		ring = fmt.Sprintf("in the ring with weight %d", b.EffectiveWeight)
 	}
-	line := fmt.Sprintf("backend %s (%s, weight %d) is %s, %s", b.ID, where, b.Weight, b.State, ring)
-	if b.Reason != "" {
-		line += ": " + string(b.Reason)
+	kind := "backend"
+	if b.Pool == edge.PoolFailover {
+		kind = "failover backend"
+	}
+	line := sentence(fmt.Sprintf("%s %s (%s, weight %d) is %s, %s", kind, b.ID, where, b.Weight, b.State, ring), b.Reason)
+	if !b.DrainingUntil.IsZero() {
+		line += "; TCP flows that it has follow it until " + clock(b.DrainingUntil)
 	}
 	return line
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/xdp/nft"
 )
 
 // routeProtocol marks the routes that edged adds, so that an operator can tell
@@ -22,8 +23,13 @@ const routeProtocol = 77
 
 // prepareHost gives the kernel what the services need: the VIPs that this box
 // serves on lo, a blackhole for the rest of each prefix (a packet to an address
-// that nobody serves must not go back to the router that sent it here), and the
-// settings of the uplinks. Everything stays when edged stops.
+// that nobody serves must not go back to the router that sent it here), the
+// settings of the uplinks, and the rules of the packet filter. Everything stays
+// when edged stops.
+//
+// That the rules are refused is no error here, since what they are for is not
+// worth an outage. tidyHost, which follows whenever a configuration has come into
+// force, sets them too and tells.
 func prepareHost(c *edge.Config) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -39,7 +45,62 @@ func prepareHost(c *edge.Config) error {
 		errs = append(errs, blackhole(p.Net))
 	}
 	errs = append(errs, forward(c.Local))
+	_ = filter(c) // apply tries again, and tells
 	return errors.Join(errs...)
+}
+
+// filter has the kernel hold the rules of the packet filter for c and no others.
+// If it does already nothing is written, so it may be called at any time: a
+// firewall that is loaded anew ("flush ruleset") takes our rules with it.
+func filter(c *edge.Config) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	here, err := netlink.AddrList(lo, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses of lo: %w", err)
+	}
+	mtu, err := uplinkMTU(c.Local.Forwarder.Interfaces)
+	if err != nil {
+		return err
+	}
+	return nft.Apply(filterRules(c, here, mtu))
+}
+
+// filterRules are the services whose VIP is one of the addresses of this box,
+// those of lo. So a service keeps its rules for as long as its address is there:
+// flows that drain from this box need them when it serves no longer.
+//
+// The MSS leaves room for the outer headers with which other boxes send us what
+// is ours; mtu is that of the links between them, in bytes.
+func filterRules(c *edge.Config, here []netlink.Addr, mtu int) nft.Rules {
+	var rules nft.Rules
+	outer6 := c.Self().Addr6.IsValid()
+	for _, s := range c.Fleet.Services {
+		vip := s.VIP.Addr()
+		if !slices.ContainsFunc(here, func(a netlink.Addr) bool { return a.IP.Equal(vip.AsSlice()) }) {
+			continue
+		}
+		mss := nft.MSS(mtu, nft.Overhead(s.Encap, outer6), vip)
+		rules = append(rules, nft.Service{VIP: s.VIP, Protocol: s.Protocol, MSS: mss})
+	}
+	return rules
+}
+
+// uplinkMTU is the lowest MTU of the uplinks: a packet may come up any of them.
+func uplinkMTU(names []string) (int, error) {
+	lowest := 0
+	for _, name := range names {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return 0, fmt.Errorf("find %s: %w", name, err)
+		}
+		if mtu := l.Attrs().MTU; lowest == 0 || mtu < lowest {
+			lowest = mtu
+		}
+	}
+	return lowest, nil
 }
 
 // servedHere says whether packets of s can be passed to this box's own stack.
@@ -78,6 +139,7 @@ func tidyHost(before, next *edge.Config) error {
 			errs = append(errs, fmt.Errorf("remove blackhole route for %s: %w", p.Net, err))
 		}
 	}
+	errs = append(errs, filter(next))
 	return errors.Join(errs...)
 }
 

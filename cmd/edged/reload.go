@@ -51,11 +51,19 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 }
 
 func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving, statuses []edge.Status) error {
+	blocked, err := readBlocklist(next.Local.Forwarder.Blocklist)
+	if err != nil {
+		return err
+	}
 	if err := prepareHost(next); err != nil {
 		return fmt.Errorf("prepare host: %w", err)
 	}
-	if err := d.fwd.Apply(ctx, table(next, d.seed, statuses)); err != nil {
+	t, _ := d.plan(next, statuses)
+	if err := d.fwd.Apply(ctx, t); err != nil {
 		return fmt.Errorf("apply table: %w", err)
+	}
+	if d.blockErr = d.block(ctx, blocked); d.blockErr != nil {
+		return d.blockErr
 	}
 	// A proxy that hangs must not hold up the renewal of the lease.
 	ctx, cancel := context.WithTimeout(ctx, next.Local.Speaker.Lease/2)
@@ -71,21 +79,24 @@ func (d *daemon) mayReload(ctx context.Context, old, parsed *edge.Config) error 
 	if key := needsRestart(old.Local, parsed.Local, old.Fleet, parsed.Fleet); key != "" {
 		return fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", key)
 	}
-	if old.Local.Forwarder.Flows != parsed.Local.Forwarder.Flows || old.Local.BPFDir != parsed.Local.BPFDir {
-		return fmt.Errorf("node.forwarder.flows or node.bpf_dir has changed, which needs the data plane loaded anew: edgectl drain, wait until it is withdrawn, stop edged, remove %s, start edged, edgectl undrain; nothing was applied", old.Local.BPFDir)
+	was, want := old.Local.Forwarder, parsed.Local.Forwarder
+	if was.Flows != want.Flows || was.HalfFlows != want.HalfFlows || old.Local.BPFDir != parsed.Local.BPFDir {
+		return fmt.Errorf("node.forwarder.flows, half_flows or node.bpf_dir has changed, which needs the data plane loaded anew: edgectl drain, wait until it is withdrawn, stop edged, remove %s, start edged, edgectl undrain; nothing was applied", old.Local.BPFDir)
 	}
-	want := ordered(parsed.Local.Speaker)
-	d.loop.bgp.Lease = want.Lease // not a matter of the sessions
-	if why := d.loop.mayChange(ctx, want); why != "" {
+	speaker := ordered(parsed.Local.Speaker)
+	d.loop.bgp.Lease = speaker.Lease // not a matter of the sessions
+	if why := d.loop.mayChange(ctx, speaker); why != "" {
 		return fmt.Errorf("node.bgp has changed, and %s: edgectl drain, wait until it is withdrawn, reload, edgectl undrain; nothing was applied", why)
 	}
 	return nil
 }
 
 func (d *daemon) adoptConfig(next *edge.Config, statuses []edge.Status) {
+	t, m := d.plan(next, statuses)
+	d.keepDraining(m)
 	d.cfg.Store(next)
 	d.generation++
-	d.applied, d.appliedAt = table(next, d.seed, statuses), time.Now()
+	d.applied, d.appliedAt = t, time.Now()
 	d.tableErr.Store(nil)
 	d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
 	d.monitor.Set(allProbes(next))
@@ -103,6 +114,7 @@ func (d *daemon) carryFromSpeaker() {
 	}
 	d.leaving = carryOver(d.base, before, d.loop.state.Announcements)
 	next := d.leaving.with(d.base)
+	d.keepDraining(d.leave(everything(before), next, time.Now()))
 	if len(d.leaving.prefixes) > 0 {
 		d.cfg.Store(next)
 		d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
@@ -175,6 +187,7 @@ func needsRestart(a, b edge.Local, fa, fb edge.Fleet) string {
 		{"node.probe_source6", a.ProbeSource6, b.ProbeSource6},
 		{"node.forwarder.interfaces", a.Forwarder.Interfaces, b.Forwarder.Interfaces},
 		{"node.forwarder.mode", a.Forwarder.Mode, b.Forwarder.Mode},
+		{"node.forwarder.memory_limit", a.Forwarder.Memory, b.Forwarder.Memory},
 		{"fleet.ring_seed_file", fa.RingSeedFile, fb.RingSeedFile},
 		{"fleet.guard.key_file", fa.Guard.KeyFile, fb.Guard.KeyFile},
 	} {

@@ -159,11 +159,15 @@ const reapply = 10 * time.Second
 
 // apply fills the forwarder's tables when they have changed.
 func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
-	t := table(d.config(), d.seed, statuses)
+	t, m := d.plan(d.config(), statuses)
+	d.keepDraining(m)
 	if d.tableErr.Load() == nil && reflect.DeepEqual(t, d.applied) && time.Since(d.appliedAt) < reapply {
 		return
 	}
 	d.appliedAt = time.Now()
+	if d.filterErr = filter(d.config()); d.filterErr != nil {
+		d.log.Warn("set packet filter", "err", d.filterErr)
+	}
 	if err := d.fwd.Apply(ctx, t); err != nil {
 		d.log.Error("apply table", "err", err)
 		d.tableErr.Store(&err)
@@ -181,7 +185,7 @@ func (d *daemon) show(statuses []edge.Status) {
 		Generation: d.generation, ConfigHash: c.Hash, ConfigErr: d.configErr,
 		Decisions: d.loop.decisions(), Drains: slices.Clone(d.drains.list),
 		Probes: statuses, Speaker: d.loop.state, Guard: d.guard.State(),
-		Services: summaries(c, statuses),
+		Services: summaries(c, look(c, statuses, d.draining, time.Now())),
 	}
 	for _, p := range c.Fleet.Prefixes {
 		st.Conditions = append(st.Conditions, edge.PrefixHealth{Prefix: p.Net, MinSites: p.MinSites, Condition: d.loop.conditions[p.Net]})
@@ -240,6 +244,12 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	}
 	if d.hostErr != nil {
 		add("the host is not prepared: %v", d.hostErr)
+	}
+	if d.filterErr != nil {
+		add("the packet filter is not set: %v", d.filterErr)
+	}
+	if d.blockErr != nil {
+		add("the blocklist is not the one of the file: %v", d.blockErr)
 	}
 	return out
 }

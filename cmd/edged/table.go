@@ -8,18 +8,24 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/catchment-dev/edge"
 )
 
 // target is one backend of a service as this node uses it.
 type target struct {
-	id     edge.BackendID
-	addr   netip.Addr
-	weight int
-	local  bool
-	probe  edge.ProbeID
-	check  edge.Probe
+	id       edge.BackendID
+	addr     netip.Addr
+	weight   int
+	failover bool
+	serverID string
+	local    bool
+	probe    edge.ProbeID
+	check    edge.Probe
+	// What its probe says; look fills it in.
+	state   edge.ProbeState
+	lastErr string
 }
 
 // targets returns the backends that this node uses for s, sorted by name: the
@@ -43,7 +49,7 @@ func targets(c *edge.Config, s edge.Service) []target {
 			if b.Site != "" && b.Site != self.Site {
 				continue
 			}
-			t := target{id: b.ID, addr: b.Addr, weight: b.Weight, local: b.Addr == self.Addr4 || b.Addr == self.Addr6}
+			t := target{id: b.ID, addr: b.Addr, weight: b.Weight, failover: b.Failover, serverID: b.ServerID, local: isSelf(self, b.Addr)}
 			t.check = backendCheck(s, b)
 			out = append(out, t)
 		}
@@ -59,46 +65,120 @@ func targets(c *edge.Config, s edge.Service) []target {
 // defaultWeight is the share of a node of a proxied service.
 const defaultWeight = 100
 
-// backendStates maps each backend's probe to its state. A backend that has no
-// probe, or whose probe has not run, is unknown.
-func backendStates(statuses []edge.Status) map[edge.ProbeID]edge.ProbeState {
-	m := make(map[edge.ProbeID]edge.ProbeState, len(statuses))
-	for _, s := range statuses {
-		m[s.Probe] = s.State
-	}
-	return m
+func isSelf(n edge.Node, a netip.Addr) bool { return a == n.Addr4 || a == n.Addr6 }
+
+// view is one service as this node sees it now. The forwarder's table and the
+// status are made of it, so that they cannot differ.
+type view struct {
+	service edge.Service
+	targets []target
+	choice  edge.Choice
+	alike   edge.Reason // why the weights of the checks do not count; empty: they do
+	use     poolUse
+	left    []leaver
+	now     time.Time
 }
 
-// eligible returns which targets get new flows: the first set that is not empty
-// of those with a weight that are up, not known yet, down (a probe may be wrong,
-// and a ring without backends serves nobody), and then of those of weight 0. So
-// a backend that is new gets nothing before its probe has passed, while others
-// are up.
-func eligible(ts []target, states map[edge.ProbeID]edge.ProbeState) []target {
-	for _, weighted := range []bool{true, false} {
-		for _, want := range []edge.ProbeState{edge.Up, edge.Unknown, edge.Down} {
-			in := slices.DeleteFunc(slices.Clone(ts), func(t target) bool {
-				return t.state(states) != want || (t.weight > 0) != weighted
-			})
-			if len(in) > 0 {
-				return in
-			}
+// look works out who gets new flows of each service, from the configuration, the
+// probes and what is remembered of the time before.
+func look(c *edge.Config, statuses []edge.Status, m draining, now time.Time) []view {
+	known := make(map[edge.ProbeID]edge.Status, len(statuses))
+	for _, s := range statuses {
+		known[s.Probe] = s
+	}
+	var out []view
+	for _, s := range c.Fleet.Services {
+		v := view{service: s, targets: targets(c, s), now: now}
+		v.choose(known)
+		v.use = m.pool(s.ID, v.choice, now)
+		v.left = m.of(c.Self(), v)
+		out = append(out, v)
+	}
+	return out
+}
+
+// choose takes in what the probes say and lets edge.Eligible choose. A backend
+// that is not probed counts as up.
+func (v *view) choose(known map[edge.ProbeID]edge.Status) {
+	in, said := make([]edge.Candidate, len(v.targets)), make([]*int, len(v.targets))
+	for i := range v.targets {
+		t := &v.targets[i]
+		s := known[t.probe]
+		t.state, t.lastErr, said[i] = s.State, s.LastErr, s.Weight
+		if t.check.Kind == "" {
+			t.state = edge.Up
+		}
+		in[i] = edge.Candidate{ID: t.id, State: t.state, Weight: t.weight, Failover: t.failover}
+	}
+	if v.service.WeightFromCheck {
+		in, v.alike = edge.WeighByCheck(in, said)
+		for i := range in {
+			v.targets[i].weight = in[i].Weight
 		}
 	}
-	return nil
+	v.choice = edge.Eligible(in, v.service.Failover)
 }
 
-// state is that of the target's probe; one without a probe counts as up.
-func (t target) state(states map[edge.ProbeID]edge.ProbeState) edge.ProbeState {
-	if t.check.Kind == "" {
-		return edge.Up
+// unused says whether t is of the pool that new flows do not go to.
+func (v view) unused(t target) bool {
+	return v.service.Failover != nil && t.failover != (v.use.Pool == edge.PoolFailover)
+}
+
+// switchEnd is until when TCP flows may stay in the pool that a failover has
+// left; zero if they may not.
+func (v view) switchEnd() time.Time {
+	if f := v.service.Failover; f == nil || !f.Drain {
+		return time.Time{}
 	}
-	return states[t.probe]
+	return v.use.Since.Add(v.service.DrainTimeout)
 }
 
-// table is all that the forwarder needs, from the configuration and the state
-// of the backends.
-func table(c *edge.Config, seed [16]byte, statuses []edge.Status) edge.Table {
+// keeps says which of the flows that target i has may follow it. In the ring all
+// do, and with weight 0 all that there are. One that is down keeps those that the
+// service's persistence says, one that has not been probed all: unknown changes
+// nothing. What a failover has left keeps TCP until switchEnd.
+func (v view) keeps(i int) (tcp, other bool) {
+	t := v.targets[i]
+	if v.choice.Shares[i] > 0 {
+		return true, true
+	}
+	tcp, other = true, true
+	if t.state == edge.Down {
+		tcp, other = persists(v.service)
+	}
+	if v.unused(t) {
+		tcp, other = tcp && v.now.Before(v.switchEnd()), false
+	}
+	return tcp, other
+}
+
+// persists says which flows stay on a backend that is down.
+func persists(s edge.Service) (tcp, other bool) {
+	switch s.Persistence {
+	case edge.PersistNever:
+		return false, false
+	case edge.PersistAlways:
+		return true, true
+	}
+	fiveTuple := s.Affinity == "" || s.Affinity == edge.AffinityNone || s.Affinity == edge.AffinityClientIPPortProto
+	return s.Tracking != edge.PerSession || fiveTuple, false
+}
+
+// backend is what the forwarder is told of target i. A QUIC packet follows a
+// server id to any backend that has one: it is not told that of a backend which
+// UDP does not follow.
+func (v view) backend(i int) edge.TableBackend {
+	t := v.targets[i]
+	b := edge.TableBackend{ID: t.id, Addr: t.addr, Weight: v.choice.Shares[i], Local: t.local}
+	b.KeepTCP, b.KeepOther = v.keeps(i)
+	if b.KeepOther {
+		b.ServerID = t.serverID
+	}
+	return b
+}
+
+// table is all that the forwarder needs.
+func table(c *edge.Config, seed [16]byte, views []view) edge.Table {
 	self := c.Self()
 	t := edge.Table{Source4: self.Addr4, Source6: self.Addr6, Seed: seed}
 	for _, n := range c.Fleet.Nodes {
@@ -108,29 +188,24 @@ func table(c *edge.Config, seed [16]byte, statuses []edge.Status) edge.Table {
 			}
 		}
 	}
-	states := backendStates(statuses)
-	for _, s := range c.Fleet.Services {
-		t.Services = append(t.Services, tableService(c, s, states))
+	for _, v := range views {
+		t.Services = append(t.Services, v.table(self))
 	}
 	return t
 }
 
-func tableService(c *edge.Config, s edge.Service, states map[edge.ProbeID]edge.ProbeState) edge.TableService {
-	ts := edge.TableService{ID: s.ID, VIP: s.VIP, Protocol: s.Protocol, Encap: s.Encap}
-	all := targets(c, s)
-	in := eligible(all, states)
-	for _, b := range all {
-		entry := edge.TableBackend{ID: b.id, Addr: b.addr, Weight: max(b.weight, 1), Local: b.local}
-		switch {
-		case slices.ContainsFunc(in, func(o target) bool { return o.id == b.id }):
-			// A ring of weights that are all 0 would be empty: if they are all
-			// that is left, they share alike.
-		case b.weight == 0 && b.state(states) != edge.Down:
-			entry.Drain = true // keeps the flows it has
-		default:
-			continue
-		}
-		ts.Backends = append(ts.Backends, entry)
+func (v view) table(self edge.Node) edge.TableService {
+	s := v.service
+	ts := edge.TableService{
+		ID: s.ID, VIP: s.VIP, Protocol: s.Protocol, Encap: s.Encap, Affinity: s.Affinity, Tracking: s.Tracking,
+		IdleTimeout: s.IdleTimeout, Pool: v.use.Pool, ClearOnSwitch: s.Failover != nil && !s.Failover.Drain,
+		QUIC: s.QUIC, SYNLimit: s.SYNLimit,
+	}
+	for i := range v.targets {
+		ts.Backends = append(ts.Backends, v.backend(i))
+	}
+	for _, l := range v.left {
+		ts.Backends = append(ts.Backends, edge.TableBackend{ID: l.Backend, Addr: l.Addr, Local: isSelf(self, l.Addr), KeepTCP: true})
 	}
 	return ts
 }
@@ -153,39 +228,65 @@ func readSeed(path string) (seed [16]byte, err error) {
 }
 
 // summaries are the services as status and console show them.
-func summaries(c *edge.Config, statuses []edge.Status) []edge.ServiceSummary {
-	states := backendStates(statuses)
-	errs := map[edge.ProbeID]string{}
-	for _, s := range statuses {
-		errs[s.Probe] = s.LastErr
-	}
+func summaries(c *edge.Config, views []view) []edge.ServiceSummary {
 	var out []edge.ServiceSummary
-	for _, s := range c.Fleet.Services {
-		p, _ := c.Fleet.PrefixOf(s.VIP.Addr())
-		sum := edge.ServiceSummary{ID: s.ID, VIP: s.VIP, Protocol: s.Protocol, Prefix: p.Net}
-		all := targets(c, s)
-		in := eligible(all, states)
-		for _, t := range all {
-			b := edge.BackendSummary{ID: t.id, Addr: t.addr, Weight: t.weight, Local: t.local, State: t.state(states)}
-			b.InRing = slices.ContainsFunc(in, func(o target) bool { return o.id == t.id })
-			b.Reason = ringReason(b, errs[t.probe])
-			sum.Backends = append(sum.Backends, b)
+	for _, v := range views {
+		p, _ := c.Fleet.PrefixOf(v.service.VIP.Addr())
+		sum := edge.ServiceSummary{
+			ID: v.service.ID, VIP: v.service.VIP, Protocol: v.service.Protocol, Prefix: p.Net, Pool: v.use.Pool, Reason: v.choice.Reason,
+		}
+		if sum.Reason == "" {
+			sum.Reason = v.alike
+		} else if v.alike != "" {
+			sum.Reason += "; " + v.alike
+		}
+		for i := range v.targets {
+			sum.Backends = append(sum.Backends, v.summary(i))
+		}
+		for _, l := range v.left {
+			sum.Backends = append(sum.Backends, edge.BackendSummary{
+				ID: l.Backend, Addr: l.Addr, Local: isSelf(c.Self(), l.Addr),
+				DrainingUntil: l.Since.Add(v.service.DrainTimeout), Reason: "it has left the configuration",
+			})
 		}
 		out = append(out, sum)
 	}
 	return out
 }
 
-func ringReason(b edge.BackendSummary, lastErr string) edge.Reason {
+func (v view) summary(i int) edge.BackendSummary {
+	t := v.targets[i]
+	b := edge.BackendSummary{
+		ID: t.id, Addr: t.addr, Weight: t.weight, EffectiveWeight: v.choice.Shares[i], InRing: v.choice.Shares[i] > 0,
+		Local: t.local, State: t.state, Reason: v.reason(i),
+	}
+	if v.service.Failover != nil && t.failover {
+		b.Pool = edge.PoolFailover
+	}
+	if keeps, _ := v.keeps(i); keeps && v.unused(t) {
+		b.DrainingUntil = v.switchEnd()
+	}
+	return b
+}
+
+// reason says why target i gets no new flows, or why it does all the same.
+func (v view) reason(i int) edge.Reason {
+	t, inRing := v.targets[i], v.choice.Shares[i] > 0
 	switch {
-	case b.InRing && b.State == edge.Down:
-		return edge.Reason("down, but no other backend is up: " + lastErr)
-	case b.InRing:
+	case inRing && t.state == edge.Down:
+		return edge.Reason("down, but no other backend is up: " + t.lastErr)
+	case inRing && t.weight == 0:
+		return "weight 0, but there is no better backend"
+	case inRing:
 		return ""
-	case b.State == edge.Down:
-		return edge.Reason("down: " + lastErr)
-	case b.Weight == 0:
+	case t.state == edge.Down:
+		return edge.Reason("down: " + t.lastErr)
+	case t.weight == 0:
 		return "weight 0"
+	case v.unused(t) && t.failover:
+		return "the primary pool is in use"
+	case v.unused(t):
+		return "the failover pool is in use"
 	}
 	return "others are preferred"
 }

@@ -45,66 +45,6 @@ func TestTargetsOfOtherSite(t *testing.T) {
 	}
 }
 
-// TestEligible: the first set that is not empty wins.
-func TestEligible(t *testing.T) {
-	mk := func(id edge.BackendID, w int) target {
-		return target{id: id, weight: w, probe: edge.ProbeID(id), check: edge.Probe{Kind: edge.ProbeTCP}}
-	}
-	for _, tt := range []struct {
-		name string
-		in   []target
-		down []edge.ProbeID // ids that begin with "new" are unknown, the rest up
-		want []edge.BackendID
-	}{
-		{"all up", []target{mk("a", 1), mk("b", 1)}, nil, []edge.BackendID{"a", "b"}},
-		{"one down", []target{mk("a", 1), mk("b", 1)}, []edge.ProbeID{"a"}, []edge.BackendID{"b"}},
-		{"all down", []target{mk("a", 1), mk("b", 1)}, []edge.ProbeID{"a", "b"}, []edge.BackendID{"a", "b"}},
-		{"weight 0 is left out", []target{mk("a", 0), mk("b", 1)}, nil, []edge.BackendID{"b"}},
-		{"down with a weight beats up without", []target{mk("a", 0), mk("b", 1)}, []edge.ProbeID{"b"}, []edge.BackendID{"b"}},
-		{"only weight 0", []target{mk("a", 0), mk("b", 0)}, []edge.ProbeID{"a"}, []edge.BackendID{"b"}},
-		{"only weight 0 and down", []target{mk("a", 0)}, []edge.ProbeID{"a"}, []edge.BackendID{"a"}},
-		{"a new one waits while another is up", []target{mk("a", 1), mk("new", 1)}, nil, []edge.BackendID{"a"}},
-		{"a new one before one that is down", []target{mk("a", 1), mk("new", 1)}, []edge.ProbeID{"a"}, []edge.BackendID{"new"}},
-		{"nothing is known", []target{mk("new1", 1), mk("new2", 1)}, nil, []edge.BackendID{"new1", "new2"}},
-		{"without a probe", []target{{id: "x", weight: 1}, mk("new", 1)}, nil, []edge.BackendID{"x"}},
-		{"none", nil, nil, nil},
-	} {
-		states := map[edge.ProbeID]edge.ProbeState{}
-		for _, in := range tt.in {
-			if !strings.HasPrefix(string(in.id), "new") {
-				states[in.probe] = edge.Up
-			}
-		}
-		for _, d := range tt.down {
-			states[d] = edge.Down
-		}
-		got := ids(eligible(tt.in, states))
-		if len(got) != len(tt.want) {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-			continue
-		}
-		for i := range got {
-			if got[i] != tt.want[i] {
-				t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-			}
-		}
-	}
-}
-
-// TestWeightZeroDrains: a backend of weight 0 gets no new flows and keeps its
-// old ones.
-func TestWeightZeroDrains(t *testing.T) {
-	c := testConfig()
-	s := edge.Service{ID: "dns", VIP: netip.MustParseAddrPort("198.51.100.53:53"), Protocol: edge.UDP, Backends: []edge.Backend{
-		{ID: "d1", Addr: netip.MustParseAddr("192.0.2.8"), Weight: 100},
-		{ID: "d2", Addr: netip.MustParseAddr("192.0.2.9"), Weight: 0},
-	}}
-	got := tableService(c, s, nil).Backends
-	if len(got) != 2 || got[0].Drain || !got[1].Drain {
-		t.Errorf("backends: %+v", got)
-	}
-}
-
 func TestDropsRoutes(t *testing.T) {
 	peer := func(id edge.PeerID, hold time.Duration) edge.Peer { return edge.Peer{ID: id, ASN: 65001, Hold: hold} }
 	speaker := func(asn uint32, peers ...edge.Peer) edge.Speaker { return edge.Speaker{ASN: asn, Peers: peers} }
@@ -139,7 +79,8 @@ func TestDropsRoutes(t *testing.T) {
 }
 
 func TestTableTrustsTheFleetOnly(t *testing.T) {
-	tab := table(testConfig(), [16]byte{}, nil)
+	c := testConfig()
+	tab := table(c, [16]byte{}, look(c, nil, draining{}, noon))
 	if len(tab.Trusted) != 5 || len(tab.Services) != 1 || len(tab.Services[0].Backends) != 2 {
 		t.Errorf("table: %+v", tab)
 	}
@@ -209,21 +150,6 @@ func TestReadSeed(t *testing.T) {
 	for _, bad := range []string{"", "too short\n", strings.Repeat("x", 65)} {
 		if _, err := readSeed(write(bad)); err == nil {
 			t.Errorf("a seed of %d characters was taken", len(bad))
-		}
-	}
-}
-
-func TestParseFlow(t *testing.T) {
-	for in, ok := range map[string]bool{
-		"tcp 192.0.2.1:40000 198.51.100.10:443":          true,
-		"UDP [2001:db8::1]:40000 [2001:db8:100::10]:443": true,
-		"tcp 192.0.2.1:40000 [2001:db8:100::10]:443":     false,
-		"icmp 192.0.2.1:1 192.0.2.2:2":                   false,
-		"tcp 192.0.2.1 192.0.2.2:2":                      false,
-		"":                                               false,
-	} {
-		if _, err := parseFlow(in); (err == nil) != ok {
-			t.Errorf("parseFlow(%q): %v", in, err)
 		}
 	}
 }

@@ -1,8 +1,10 @@
 // Command bench turns what go test -bench prints into out/bench/TARGET.json: a
 // list of {name, value, unit, against, ratio}. It reads standard input, passes
-// it on, and computes no figure of its own but one: where a benchmark has
-// sub-benchmarks and one of them is named "peer", the others get the ratio of
-// their time to the peer's, measured in the same run. make bench runs it.
+// it on, and computes no figure of its own but one: the ratio to what a figure
+// is compared with, measured in the same run. That is the sub-benchmark named
+// "peer" of the same group; or, if a metric's unit ends in :NAME, its value is
+// that of NAME, for the metric with the same unit without it. make bench and
+// make bench-xdp run it.
 package main
 
 import (
@@ -28,17 +30,18 @@ type Figure struct {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: bench OUT.json < output of go test -bench")
+	if len(os.Args) != 2 && len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: bench OUT.json [PREFIX] < output of go test -bench\n"+
+			"PREFIX is cut off from the names of the figures, as in xdp.BenchmarkXDP/")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Stdin, os.Stdout); err != nil {
+	if err := run(os.Args[1], strings.Join(os.Args[2:], ""), os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(path string, in io.Reader, out io.Writer) error {
+func run(path, prefix string, in io.Reader, out io.Writer) error {
 	figures, err := parse(io.TeeReader(in, out))
 	if err != nil {
 		return err
@@ -47,6 +50,10 @@ func run(path string, in io.Reader, out io.Writer) error {
 		return fmt.Errorf("write %s: no benchmark has printed a figure", path)
 	}
 	compare(figures)
+	for i := range figures {
+		figures[i].Name = strings.TrimPrefix(figures[i].Name, prefix)
+		figures[i].Against = strings.TrimPrefix(figures[i].Against, prefix)
+	}
 	b, err := json.MarshalIndent(figures, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode figures: %w", err)
@@ -75,19 +82,42 @@ func parse(in io.Reader) ([]Figure, error) {
 		if m == nil {
 			continue
 		}
-		fields := strings.Fields(m[2])
-		for i := 0; i+1 < len(fields); i += 2 {
-			v, err := strconv.ParseFloat(fields[i], 64)
-			if err != nil {
-				return nil, fmt.Errorf("read %q: %w", lines.Text(), err)
-			}
-			out = append(out, Figure{Name: pkg + "." + m[1], Value: v, Unit: fields[i+1]})
+		found, err := metrics(pkg+"."+m[1], strings.Fields(m[2]))
+		if err != nil {
+			return nil, fmt.Errorf("read %q: %w", lines.Text(), err)
 		}
+		out = append(out, found...)
 	}
 	return out, lines.Err()
 }
 
-// compare fills in the ratios.
+// metrics reads pairs of value and unit.
+func metrics(name string, fields []string) ([]Figure, error) {
+	var own, others []Figure
+	for i := 0; i+1 < len(fields); i += 2 {
+		v, err := strconv.ParseFloat(fields[i], 64)
+		if err != nil {
+			return nil, err
+		}
+		unit, against, isOther := strings.Cut(fields[i+1], ":")
+		f := Figure{Name: name, Value: v, Unit: unit, Against: against}
+		if isOther {
+			others = append(others, f)
+		} else {
+			own = append(own, f)
+		}
+	}
+	for _, o := range others {
+		for i := range own {
+			if own[i].Unit == o.Unit && o.Value != 0 {
+				own[i].Against, own[i].Ratio = o.Against, own[i].Value/o.Value
+			}
+		}
+	}
+	return own, nil
+}
+
+// compare fills in the ratios to sub-benchmarks named peer.
 func compare(figures []Figure) {
 	type key struct{ group, unit string }
 	peers := map[key]Figure{}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -20,7 +21,7 @@ PASS
 func TestRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bench", "x.json")
 	var out bytes.Buffer
-	if err := run(path, strings.NewReader(printed), &out); err != nil {
+	if err := run(path, "", strings.NewReader(printed), &out); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != printed {
@@ -39,8 +40,35 @@ func TestRun(t *testing.T) {
 	}
 }
 
+const compared = `pkg: github.com/catchment-dev/edge/xdp
+BenchmarkXDP/v4_tcp_hit-2   	  1	  141.0 ns/packet	  47.0 ns/packet:lower_bound_v4
+BenchmarkXDP/verifier-2   	  1	  36735 insns
+`
+
+func TestAgainstAndPrefix(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "xdp.json")
+	if err := run(path, "xdp.BenchmarkXDP/", strings.NewReader(compared), &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Figure
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := []Figure{
+		{Name: "v4_tcp_hit", Value: 141, Unit: "ns/packet", Against: "lower_bound_v4", Ratio: 3},
+		{Name: "verifier", Value: 36735, Unit: "insns"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("figures: %+v", got)
+	}
+}
+
 func TestRunWithoutFigures(t *testing.T) {
-	if err := run(filepath.Join(t.TempDir(), "x.json"), strings.NewReader("PASS\n"), &bytes.Buffer{}); err == nil {
+	if err := run(filepath.Join(t.TempDir(), "x.json"), "", strings.NewReader("PASS\n"), &bytes.Buffer{}); err == nil {
 		t.Error("no figures, no error")
 	}
 }

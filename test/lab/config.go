@@ -18,7 +18,8 @@ type configData struct {
 	Management, Gossip, Health  int
 	Prefix4, Prefix6            netip.Prefix
 	VIP4, VIP6, EchoVIP         netip.Addr
-	EchoPort                    int
+	EchoPort, DownloadPort      int
+	Servers                     []serverData
 	Regions                     []regionData
 	Shared                      string // ADDRESS:PORT; empty: none
 	Certificates                []edge.Certificate
@@ -32,6 +33,12 @@ type regionData struct {
 	Upstreams []upstreamData
 }
 
+// serverData is one server of the configuration.
+type serverData struct {
+	Name         string
+	Addr4, Addr6 netip.Addr
+}
+
 type upstreamData struct {
 	Name  string
 	Addr4 netip.AddrPort
@@ -42,7 +49,7 @@ func renderConfig(t *Topology, p *plan, s *secrets, b *boxPlan, dir string) (str
 	d := configData{
 		Dir: dir, Uplink: uplink, Box: b, Boxes: p.boxes, ASN: boxASN, MinSites: min(1, len(t.Sites)-1),
 		Management: ManagementPort, Gossip: gossipPort, Health: healthPort,
-		Prefix4: Prefix4, Prefix6: Prefix6, VIP4: VIP4, VIP6: VIP6, EchoVIP: EchoVIP, EchoPort: EchoPort,
+		Prefix4: Prefix4, Prefix6: Prefix6, VIP4: VIP4, VIP6: VIP6, EchoVIP: EchoVIP, EchoPort: EchoPort, DownloadPort: DownloadPort,
 		HostList: strings.Join(HostNames, ", "), GossipKey: s.gossipKey(), RingSeed: s.ringSeed(), BGPKey: s.bgpKey(b.Name),
 	}
 	for _, site := range t.Sites {
@@ -61,6 +68,10 @@ func renderConfig(t *Topology, p *plan, s *secrets, b *boxPlan, dir string) (str
 			}
 		}
 		d.Regions = append(d.Regions, region)
+	}
+	for _, s := range t.Servers {
+		far := p.attachmentOf(s.Name).far
+		d.Servers = append(d.Servers, serverData{s.Name, far[0].Addr(), far[1].Addr()})
 	}
 	if t.Shared != "" {
 		d.Shared = netip.AddrPortFrom(p.attachmentOf(sharedName).far[0].Addr(), OriginPort).String()

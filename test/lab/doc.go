@@ -1,6 +1,7 @@
 // Package lab builds a small internet on one box, for tests and the demo:
 // sites with their boxes, BIRD and FRR routers that speak real BGP with them,
-// regions with origins, clients, and links with delay that can be cut.
+// regions with origins, L4 backends, clients, and links with delay that can be
+// cut.
 //
 // It owns everything it makes: network namespaces without names, links, child
 // processes, one folder under /tmp, and a janitor process that removes all of

@@ -28,10 +28,11 @@ type Lab struct {
 	Routers  map[string]*Router
 	Boxes    map[string]*Box
 	Regions  map[string]*Region
+	Servers  map[string]*Server
 	Clients  map[string]*Client
 	// Cores are the links between routers, by both "r-a--r-b" and "r-b--r-a".
 	Cores map[string]*Core
-	// Links are those of boxes, regions, clients and the shared host, by host.
+	// Links are those of boxes, regions, servers, clients and the shared host, by host.
 	Links map[string]Link
 	// Shared is the origin that every box depends on; nil if there is none.
 	Shared *Origin
@@ -60,7 +61,7 @@ func New(ctx context.Context, t Topology) (*Lab, error) {
 	l := &Lab{
 		Topology: t, plan: newPlan(&t), stopRelays: func() {},
 		Routers: map[string]*Router{}, Boxes: map[string]*Box{}, Regions: map[string]*Region{},
-		Clients: map[string]*Client{}, Cores: map[string]*Core{}, Links: map[string]Link{},
+		Servers: map[string]*Server{}, Clients: map[string]*Client{}, Cores: map[string]*Core{}, Links: map[string]Link{},
 	}
 	if err := l.build(ctx); err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -191,6 +192,11 @@ func (l *Lab) furnish(h *Host, a attachment) (err error) {
 			return err
 		}
 	}
+	for _, s := range l.Topology.Servers {
+		if s.Name == h.name {
+			return l.furnishServer(h, a)
+		}
+	}
 	for _, c := range l.Topology.Clients {
 		if c.Name == h.name {
 			l.Clients[c.Name] = &Client{Host: h, trust: l.secrets.pool}
@@ -278,6 +284,9 @@ func (l *Lab) tearDown() error {
 	}
 	for _, r := range l.Regions {
 		r.close()
+	}
+	for _, s := range l.Servers {
+		errs = append(errs, s.close())
 	}
 	if l.Shared != nil {
 		l.Shared.region.close()

@@ -21,6 +21,9 @@ var (
 const (
 	// EchoPort is the UDP port of the service "echo" on EchoVIP.
 	EchoPort = 7007
+	// DownloadPort is the TCP port of the services "download" on VIP4, over GUE,
+	// and "download6" on VIP6, over IPIP.
+	DownloadPort = 7080
 	// OriginPort is the TCP port of every origin.
 	OriginPort = 8080
 	// ManagementPort is that of each box's console, on its 127.0.0.1.
@@ -30,7 +33,7 @@ const (
 	healthPort = 9181
 	boxASN     = 64512
 	coreASN    = 65001
-	// boxMTU leaves room for what the encapsulation adds to a client's packet.
+	// boxMTU, that of boxes and servers, leaves room for what the encapsulation adds to a client's packet.
 	boxMTU, edgeMTU = 1600, 1500
 )
 
@@ -116,13 +119,16 @@ func newPlan(t *Topology) *plan {
 		}
 	}
 	for i, r := range t.Regions {
-		p.attach(r.Name, r.Router, 10+i, r.Origins)
+		p.attach(attachment{host: r.Name, router: r.Router, mtu: edgeMTU}, 10+i, r.Origins)
 	}
 	if t.Shared != "" {
-		p.attach(sharedName, t.Shared, 30, 1)
+		p.attach(attachment{host: sharedName, router: t.Shared, mtu: edgeMTU}, 30, 1)
+	}
+	for i, s := range t.Servers {
+		p.attach(attachment{host: s.Name, router: s.Router, mtu: boxMTU}, 40+i, 1)
 	}
 	for i, c := range t.Clients {
-		p.attach(c.Name, c.Router, 101+i, 1)
+		p.attach(attachment{host: c.Name, router: c.Router, mtu: edgeMTU}, 101+i, 1)
 	}
 	return p
 }
@@ -172,18 +178,15 @@ func (p *plan) addBox(site, n int, s SiteSpec, b BoxSpec) {
 	r.Networks = append(r.Networks, at.near[0].Masked(), at.near[1].Masked())
 }
 
-// attach joins a region, a client or the shared host, with n addresses of each
-// family, to a router by the network 10.X.0.0/24.
-func (p *plan) attach(host, router string, x, n int) {
-	at := attachment{
-		host: host, router: router, mtu: edgeMTU,
-		near: prefixes(fmt.Sprintf("10.%d.0.1/24", x), fmt.Sprintf("fd00:%d::1/64", x)),
-	}
+// attach joins a host that is neither router nor box, with n addresses of each
+// family, to its router by the network 10.X.0.0/24.
+func (p *plan) attach(at attachment, x, n int) {
+	at.near = prefixes(fmt.Sprintf("10.%d.0.1/24", x), fmt.Sprintf("fd00:%d::1/64", x))
 	for i := range n {
 		at.far = append(at.far, prefixes(fmt.Sprintf("10.%d.0.%d/24", x, i+2), fmt.Sprintf("fd00:%d::%x/64", x, i+2))...)
 	}
 	p.attachments = append(p.attachments, at)
-	r := p.routers[router]
+	r := p.routers[at.router]
 	r.Networks = append(r.Networks, at.near[0].Masked(), at.near[1].Masked())
 }
 

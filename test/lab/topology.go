@@ -28,6 +28,9 @@ type Topology struct {
 	Sites []SiteSpec
 	// Regions, at most 19.
 	Regions []RegionSpec
+	// Servers, at most 49, are the backends of the L4 services "download" and
+	// "download6", which are there if there is a server.
+	Servers []ServerSpec
 	// Clients, at most 99.
 	Clients []ClientSpec
 	// Shared is the router of the host "shared", whose origin every box probes
@@ -75,6 +78,12 @@ type RegionSpec struct {
 	Capacity int
 }
 
+// ServerSpec is a server.
+type ServerSpec struct {
+	Name   string
+	Router string
+}
+
 // ClientSpec is a client.
 type ClientSpec struct {
 	Name   string
@@ -107,6 +116,18 @@ func Default() Topology {
 	}
 }
 
+// Pair is one site whose two boxes share all traffic: one router spreads
+// connections over them by their ports, and they over three servers.
+func Pair(kind RouterKind) Topology {
+	return Topology{
+		Routers: []RouterSpec{{"r-a", kind}},
+		Sites:   []SiteSpec{{"a", "r-a", []BoxSpec{{"a1", true}, {"a2", false}}}},
+		Regions: []RegionSpec{{"east", "r-a", 1, 60}},
+		Servers: []ServerSpec{{"s1", "r-a"}, {"s2", "r-a"}, {"s3", "r-a"}},
+		Clients: []ClientSpec{{"client-a", "r-a"}},
+	}
+}
+
 // sharedName is the host of Topology.Shared.
 const sharedName = "shared"
 
@@ -119,6 +140,7 @@ func (t *Topology) check() error {
 	c.limit("cores", len(t.Cores), 250)
 	c.limit("sites", len(t.Sites), 9)
 	c.limit("regions", len(t.Regions), 19)
+	c.limit("servers", len(t.Servers), 49)
 	c.limit("clients", len(t.Clients), 99)
 	for _, r := range t.Routers {
 		c.name("router", r.Name)
@@ -147,6 +169,10 @@ func (t *Topology) check() error {
 		if r.Origins < 1 || r.Origins > 100 || r.Capacity < 1 {
 			c.fail("region %s: needs 1 to 100 origins and a capacity above 0", r.Name)
 		}
+	}
+	for _, s := range t.Servers {
+		c.name("server", s.Name)
+		c.at("server "+s.Name, s.Router)
 	}
 	for _, k := range t.Clients {
 		c.name("client", k.Name)

@@ -23,6 +23,8 @@ func TestTopologyMistakes(t *testing.T) {
 		"kind":        {func(t *Topology) { t.Routers[0].Kind = "ios" }, []string{`kind "ios"`}},
 		"delay":       {func(t *Topology) { t.Cores[0].Delay = 2 * time.Second }, []string{"core r-a--r-b"}},
 		"origins":     {func(t *Topology) { t.Regions[0].Origins = 0 }, []string{"region east"}},
+		"server":      {func(t *Topology) { t.Servers = []ServerSpec{{"a1", "r-x"}} }, []string{"server a1: the name is taken", `server a1: there is no router "r-x"`}},
+		"servers":     {func(t *Topology) { t.Servers = make([]ServerSpec, 50) }, []string{"servers: 50 are more than 49"}},
 		"to itself":   {func(t *Topology) { t.Cores[0].B = "r-a" }, []string{"core r-a--r-a"}},
 		"many sites":  {func(t *Topology) { t.Sites = make([]SiteSpec, 10) }, []string{"sites: 10 are more than 9"}},
 		"device name": {func(t *Topology) { t.Clients[0].Name = "eth0" }, []string{"a name is"}},
@@ -58,6 +60,10 @@ func TestPlanHasNoAddressTwice(t *testing.T) {
 	for i := range top.Regions {
 		top.Regions[i] = RegionSpec{Name: "r", Router: "r-a", Origins: 100}
 	}
+	top.Servers = make([]ServerSpec, 49)
+	for i := range top.Servers {
+		top.Servers[i] = ServerSpec{Name: "v", Router: "r-a"}
+	}
 	top.Clients = make([]ClientSpec, 99)
 	for i := range top.Clients {
 		top.Clients[i] = ClientSpec{Name: "c", Router: "r-a"}
@@ -90,7 +96,7 @@ func TestPlanHasNoAddressTwice(t *testing.T) {
 func TestConfigIsTaken(t *testing.T) {
 	bare := Default()
 	bare.Shared, bare.Regions = "", bare.Regions[:1]
-	for name, top := range map[string]Topology{"default": Default(), "bare": bare} {
+	for name, top := range map[string]Topology{"default": Default(), "bare": bare, "pair": Pair(FRR)} {
 		p := newPlan(&top)
 		s, err := newSecrets(t.TempDir()+"/secrets", p)
 		if err != nil {
@@ -105,7 +111,7 @@ func TestConfigIsTaken(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s, %s:\n%v", name, b.Name, err)
 			}
-			if c.Self().Site != edge.SiteID(b.Site) || len(c.Fleet.Nodes) != 4 || len(c.Fleet.Regions) != len(top.Regions) {
+			if c.Self().Site != edge.SiteID(b.Site) || len(c.Fleet.Nodes) != len(p.boxes) || len(c.Fleet.Regions) != len(top.Regions) {
 				t.Errorf("%s, %s: got %+v", name, b.Name, c.Self())
 			}
 		}

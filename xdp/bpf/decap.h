@@ -93,40 +93,61 @@ static __always_inline int inner_version(struct cursor c, const struct tunnel *t
 }
 
 /* Takes len bytes of outer headers away and tells Ethernet what is left. */
-static __always_inline enum verdict strip(struct xdp_md *ctx, __u32 len, int v6)
+static __always_inline enum verdict strip(struct xdp_md *ctx, const struct packet *outside, __u32 len,
+					  int v6)
 {
 	struct cursor c = cursor(ctx);
-	struct ethhdr *eth = take(&c, sizeof(*eth)), old;
+	struct ethhdr *eth = take(&c, sizeof(*eth));
+	__u8 macs[2 * ETH_ALEN];
 
 	if (!eth)
 		return DROP_DECAP_MALFORMED;
-	old = *eth;
+	__builtin_memcpy(macs, eth, sizeof(macs));
 	if (bpf_xdp_adjust_head(ctx, len))
 		return DROP_DECAP_MALFORMED;
 	c = cursor(ctx);
-	eth = take(&c, sizeof(*eth));
-	if (!eth)
+	if (push_ethernet(&c, macs, &outside->tags, v6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP)))
 		return DROP_DECAP_MALFORMED;
-	old.h_proto = v6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
-	*eth = old;
 	return PASS_DECAP;
+}
+
+/* Says whether what is inside is for a service of this box. */
+static __always_inline enum verdict judge_inside(struct xdp_md *ctx, struct packet *p)
+{
+	enum verdict v = parse(ctx, p, 0);
+	__u32 *kind;
+
+	if (VERDICT_ACTION(v) == ACTION_DROP)
+		return v;
+	kind = bpf_map_lookup_elem(&addr, p->key.dst);
+	if (v != VERDICT_NONE || p->kind == KIND_ECHO || !kind || (*kind & ADDR_KIND_MASK) != ADDR_VIP)
+		return DROP_DECAP_NOT_VIP;
+	if (p->kind == KIND_ERROR) {
+		v = unquote(ctx, p);
+		if (v != VERDICT_NONE)
+			return VERDICT_ACTION(v) == ACTION_DROP ? v : DROP_DECAP_NOT_VIP;
+	}
+	v = find_service(p, *kind);
+	return v == PASS_NO_SERVICE ? DROP_DECAP_NOT_VIP : VERDICT_NONE;
 }
 
 /*
  * A packet to one of our tunnel addresses. What comes out of a tunnel is for
  * this box: it never goes back out, so two boxes cannot play ping-pong.
  */
-static __noinline enum verdict decap(struct xdp_md *ctx, int v6)
+__noinline enum verdict decap(struct xdp_md *ctx, struct packet *outside)
 {
-	struct cursor c = cursor(ctx);
 	struct packet p = {};
 	struct tunnel t = {};
+	struct cursor c;
 	enum verdict v;
-	struct vip_key key = {};
-	int version, outer;
+	int version, v6;
+	__u32 outer;
 
-	if (!take(&c, sizeof(struct ethhdr)))
+	if (!outside)
 		return PASS_NOT_IP;
+	v6 = outside->v6;
+	c = cursor_at(ctx, outside->l3);
 	v = parse_tunnel(&c, v6, &t);
 	if (v != VERDICT_NONE)
 		return v;
@@ -135,16 +156,11 @@ static __noinline enum verdict decap(struct xdp_md *ctx, int v6)
 	version = inner_version(c, &t);
 	if (version < 0 || parse_dst(c, version == 6, p.key.dst) != VERDICT_NONE)
 		return DROP_DECAP_MALFORMED;
+	p.l3 = outside->l3 + outer;
 	p.room = t.rest;
-	v = parse(&c, version == 6, &p);
-	if (VERDICT_ACTION(v) == ACTION_DROP)
-		return v;
-	__builtin_memcpy(key.addr, p.key.dst, sizeof(key.addr));
-	key.port = p.key.dport;
-	key.proto = p.key.proto;
-	if (v != VERDICT_NONE || !bpf_map_lookup_elem(&vip, &key))
-		return DROP_DECAP_NOT_VIP;
-	return strip(ctx, outer, version == 6);
+	p.v6 = version == 6;
+	v = judge_inside(ctx, &p);
+	return v != VERDICT_NONE ? v : strip(ctx, outside, outer, version == 6);
 }
 
 #endif

@@ -282,14 +282,21 @@ function showRegions() {
   }), "No region is known."));
 }
 
+// vipText is a VIP as edgectl writes it: port 0 is all ports.
+function vipText(s) {
+  if (!s.vip.endsWith(":0")) return `${s.protocol} ${s.vip}`;
+  const addr = s.vip.slice(0, -2).replace(/^\[|\]$/g, "");
+  return s.protocol === "any" ? `${addr} all ports and protocols` : `${s.protocol} ${addr} all ports`;
+}
+
 function showServices() {
   const rows = [];
   for (const s of list(status.services)) {
-    const who = () => el("span", {}, el("b", {}, s.id), " ", el("span", { class: "soft mono" }, `${s.vip} ${s.protocol}`));
+    const who = () => el("span", {}, el("b", {}, s.id), " ", el("span", { class: "soft mono" }, vipText(s)));
     const backends = list(s.backends);
     if (backends.length === 0) rows.push([who(), "", tag("bad", "no backend"), "", "new flows are dropped"]);
     backends.forEach((b) => rows.push([who(), el("span", {}, b.id, b.local ? " (here)" : ""), known(PROBE, b.state),
-      b.in_ring ? `weight ${b.weight}` : "not in the ring", b.reason || ""]));
+      b.in_ring ? `weight ${b.effective_weight || b.weight}` : "not in the ring", b.reason || ""]));
   }
   const p = status.proxy;
   const answers = Object.entries(p.responses || {}).sort().map(([k, n]) => `${k} ${count(n)}`).join(", ");

@@ -38,7 +38,7 @@ func TestPage(t *testing.T) {
 		"#guard":     {"fra1", "alive, silent", "not heard", "none yet", "refused", "1 of 2 promised: fra", "promised lon1 to stay", "bad signature", "last said announcing"},
 		"#probes":    {"regions", "1 good since", "answered 503, expected 200", "could not run", "2.1 ms"},
 		"#regions":   {"3 of 3 up", "0 of 2 up", "900 / 1", "8.3 ms", "not measured"},
-		"#services":  {"web", "198.51.100.10:443 tcp", "not in the ring", "no backend"},
+		"#services":  {"web", "tcp 198.51.100.10:443", "2001:db8:1::77 all ports and protocols", "not in the ring", "no backend"},
 		"#forwarder": {"truncated packet", "tx", "add up to received"},
 	} {
 		seen := strings.ReplaceAll(b.text(selector), "\u00a0", " ")

@@ -121,6 +121,7 @@ func sample() edge.SystemStatus {
 				{ID: "ams2", Addr: netip.MustParseAddr("10.0.0.2"), Weight: 1, State: edge.Down, Reason: "connect 10.0.0.2:8080: no answer within 400ms"},
 			}},
 			{ID: "dns", VIP: netip.MustParseAddrPort("[2001:db8:1::53]:53"), Protocol: edge.UDP, Prefix: prefix6},
+			{ID: "all", VIP: netip.MustParseAddrPort("[2001:db8:1::77]:0"), Protocol: edge.AnyProtocol, Prefix: prefix6},
 		},
 	}
 }

@@ -1,0 +1,32 @@
+package health
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/catchment-dev/edge"
+)
+
+// WeightHeader is where an answer says the weight of its sender, as Google's
+// passthrough load balancer and Kubernetes' kube-proxy have it.
+const WeightHeader = "X-Load-Balancing-Endpoint-Weight"
+
+// weight reads WeightHeader; nil if it does not hold exactly one usable weight.
+// A sign, a fraction or an exponent is not one: whoever sends it means another
+// scale than ours.
+func weight(h http.Header) *int {
+	said := h.Values(WeightHeader)
+	if len(said) != 1 {
+		return nil
+	}
+	for _, c := range said[0] {
+		if c < '0' || c > '9' {
+			return nil
+		}
+	}
+	w, err := strconv.Atoi(said[0])
+	if err != nil || w > edge.MaxWeight {
+		return nil
+	}
+	return &w
+}

@@ -1,0 +1,54 @@
+package nic
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newNS puts the test's thread into a new network namespace, for good: the
+// thread ends with the test's goroutine.
+func newNS(t testing.TB) netns.NsHandle {
+	t.Helper()
+	runtime.LockOSThread()
+	ns, err := netns.New()
+	check(t, err)
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// addLink makes an interface and returns what the kernel made of it.
+func addLink(t testing.TB, l netlink.Link) netlink.Link {
+	t.Helper()
+	check(t, netlink.LinkAdd(l))
+	return byName(t, l.Attrs().Name)
+}
+
+func byName(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	check(t, err)
+	return l
+}
+
+// addVeth makes a pair with the MTU.
+func addVeth(t testing.TB, a, b string, mtu int) (netlink.Link, netlink.Link) {
+	t.Helper()
+	dev := addLink(t, &netlink.Veth{LinkAttrs: attrs(a, mtu), PeerName: b})
+	return dev, byName(t, b)
+}
+
+func attrs(name string, mtu int) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name, a.MTU = name, mtu
+	return a
+}
