@@ -80,7 +80,7 @@ func TestRingsThatFail(t *testing.T) {
 	r := new(rings)
 	for range 2 {
 		s := specOf(1, []maglev.Backend{{Name: "a", Weight: 1}, {Name: "a", Weight: 1}}, 1)
-		if _, err := s.build(r); err == nil || !strings.Contains(err.Error(), "a") {
+		if _, err := s.build(r); err == nil || !strings.Contains(err.Error(), `backend "a" is there twice`) {
 			t.Errorf("two of one name: %v", err)
 		}
 	}

@@ -125,8 +125,13 @@ func (d *daemon) serveReload(w http.ResponseWriter, r *http.Request) {
 		Generation uint64   `json:"generation"`
 		Changes    []string `json:"changes"`
 	}
+	blocked, bad := d.readBlocklist()
 	err := d.order(r.Context(), func(ctx context.Context) (err error) {
-		out.Changes, err = d.reload(ctx)
+		if bad != nil {
+			d.configErr = bad.Error()
+			return bad
+		}
+		out.Changes, err = d.reload(ctx, blocked)
 		d.turn(ctx)
 		out.Generation = d.generation
 		return err

@@ -7,13 +7,18 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
+
+	"github.com/catchment-dev/edge"
 )
 
 // blocklist is a file of source prefixes, as it was read.
 type blocklist struct {
+	path    string
 	sources []netip.Prefix
 	hash    [sha256.Size]byte
 }
@@ -31,7 +36,7 @@ func readBlocklist(path string) (blocklist, error) {
 	if err != nil {
 		return blocklist{}, fmt.Errorf("read node.forwarder.blocklist_file: %w", err)
 	}
-	l := blocklist{hash: sha256.Sum256(b)}
+	l := blocklist{path: path, hash: sha256.Sum256(b)}
 	var errs []error
 	lines := bufio.NewScanner(bytes.NewReader(b))
 	for n := 1; lines.Scan() && len(errs) < maxBlockErrors; n++ {
@@ -73,26 +78,69 @@ func parseBlocked(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// block has the forwarder drop what comes from the sources of l, if that is not
-// what it does already.
-func (d *daemon) block(ctx context.Context, l blocklist) error {
-	if d.blocking && l.hash == d.blockHash {
-		return nil
+// readBlocklist reads the list that the file of the configuration names. What is
+// wrong with the configuration itself is for the reload to tell.
+func (d *daemon) readBlocklist() (blocklist, error) {
+	c, err := edge.Load(d.path)
+	if err != nil {
+		return blocklist{}, nil
 	}
-	if err := d.fwd.Block(ctx, l.sources); err != nil {
-		return err
-	}
-	d.blocking, d.blockHash = true, l.hash
-	return nil
+	return readBlocklist(c.Local.Forwarder.Blocklist)
 }
 
-// openBlocklist puts the list of the file in force at the start. A bad one is an
-// alarm and not the end: the list of the process before stays.
-func (d *daemon) openBlocklist(ctx context.Context, l blocklist, err error) {
-	if err == nil {
-		err = d.block(ctx, l)
+// blocker puts blocklists in force, in a goroutine of its own: a million prefixes
+// take seconds, and the control loop has a lease to renew. Until one is in force
+// the one before is, also that of the process before.
+type blocker struct {
+	fwd interface {
+		Block(ctx context.Context, sources []netip.Prefix) error
 	}
-	if d.blockErr = err; err != nil {
-		d.log.Error("blocklist is not in force", "err", err)
+	log *slog.Logger
+	// next holds the list that is wanted, if it is not being worked on yet.
+	next chan blocklist
+	// err is why the list that was wanted last is not in force; nil: it is, or is
+	// on its way.
+	err atomic.Pointer[error]
+}
+
+func newBlocker(log *slog.Logger) *blocker {
+	return &blocker{log: log, next: make(chan blocklist, 1)}
+}
+
+// want has l put in force soon. It waits for nothing; one goroutine may call it.
+func (b *blocker) want(l blocklist) {
+	select {
+	case <-b.next: // overtaken before it was looked at
+	default:
+	}
+	b.next <- l
+}
+
+// refused notes that a list could not be read at all.
+func (b *blocker) refused(err error) {
+	b.log.Error("blocklist is not in force", "err", err)
+	b.err.Store(&err)
+}
+
+func (b *blocker) run(ctx context.Context) error {
+	var have *[sha256.Size]byte
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case l := <-b.next:
+			if have != nil && *have == l.hash {
+				b.err.Store(nil)
+				continue
+			}
+			if err := b.fwd.Block(ctx, l.sources); err != nil {
+				if ctx.Err() == nil {
+					b.refused(err)
+				}
+				continue
+			}
+			have = &l.hash
+			b.err.Store(nil)
+		}
 	}
 }

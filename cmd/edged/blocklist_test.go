@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func blockFile(t *testing.T, text string) string {
@@ -55,4 +60,77 @@ func TestReadBlocklistMistakes(t *testing.T) {
 	if _, err := readBlocklist("/nonexistent"); err == nil || !strings.Contains(err.Error(), "blocklist_file") {
 		t.Errorf("missing file: %v", err)
 	}
+}
+
+// slowForwarder takes a second to put a list in force, and counts.
+type slowForwarder struct {
+	lists [][]netip.Prefix
+	err   error
+}
+
+func (f *slowForwarder) Block(ctx context.Context, sources []netip.Prefix) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Second):
+	}
+	if f.err == nil {
+		f.lists = append(f.lists, sources)
+	}
+	return f.err
+}
+
+// Whoever wants a list waits for nothing, the last one wanted is the one in
+// force, and one that is in force already costs nothing.
+func TestBlocker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fwd := &slowForwarder{}
+		b := newBlocker(slog.New(slog.DiscardHandler))
+		b.fwd = fwd
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- b.run(ctx) }()
+		list := func(n byte) blocklist {
+			return blocklist{hash: [32]byte{n}, sources: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 32)}}
+		}
+		start := time.Now()
+		b.want(list(1))
+		synctest.Wait() // it is being worked on
+		for n := range byte(5) {
+			b.want(list(2 + n))
+		}
+		if time.Since(start) != 0 {
+			t.Error("wanting a list takes time")
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(fwd.lists) != 2 || fwd.lists[1][0] != list(6).sources[0] {
+			t.Errorf("in force were %v", fwd.lists)
+		}
+		b.want(list(6))
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(fwd.lists) != 2 {
+			t.Error("a list that is in force was put there again")
+		}
+		fwd.err = errors.New("no memory")
+		b.want(list(7))
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if err := b.err.Load(); err == nil || !errors.Is(*err, fwd.err) {
+			t.Errorf("the error is not told: %v", err)
+		}
+		b.want(list(6)) // what is in force all the same
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if err := b.err.Load(); err != nil {
+			t.Errorf("still told: %v", *err)
+		}
+		b.want(list(8))
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil || b.err.Load() != nil {
+			t.Errorf("stopped in the middle: %v, %v", err, b.err.Load())
+		}
+	})
 }

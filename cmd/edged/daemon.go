@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"log/slog"
@@ -43,6 +42,7 @@ type daemon struct {
 	speaker speakerClient
 	proxy   *proxyClient
 	drains  *drains
+	blocker *blocker
 	loop    *loop
 
 	api        net.Listener
@@ -69,9 +69,6 @@ type daemon struct {
 	appliedAt  time.Time
 	hostErr    error
 	filterErr  error // of the packet filter
-	blockErr   error // of the blocklist
-	blocking   bool  // this process has filled the blocklist, from a file of blockHash
-	blockHash  [sha256.Size]byte
 }
 
 func (d *daemon) config() *edge.Config { return d.cfg.Load() }
@@ -81,7 +78,7 @@ func (d *daemon) config() *edge.Config { return d.cfg.Load() }
 func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d *daemon, err error) {
 	d = &daemon{
 		path: path, base: c, log: log, started: time.Now(), generation: 1,
-		commands: make(chan command), ready: make(chan struct{}),
+		commands: make(chan command), ready: make(chan struct{}), blocker: newBlocker(log),
 	}
 	d.cfg.Store(c)
 	d.held.Store(&readBack{})
@@ -180,7 +177,12 @@ func (d *daemon) openDataPath(ctx context.Context, c *edge.Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("open forwarder: %w", err)
 	}
-	d.openBlocklist(ctx, blocked, blockErr)
+	d.blocker.fwd = d.fwd
+	if blockErr != nil {
+		d.blocker.refused(blockErr)
+	} else {
+		d.blocker.want(blocked)
+	}
 	st, err := d.fwd.Stats()
 	if err != nil {
 		return fmt.Errorf("read forwarder: %w", err)
@@ -229,6 +231,7 @@ func (d *daemon) tasks() []task.Task {
 		d.monitor, d.guard,
 		part{"control", d.control, d.ready},
 		part{"proxy link", d.followProxy, nil},
+		part{"blocklist", d.blocker.run, nil},
 		part{"socket", func(ctx context.Context) error { return socket.Serve(ctx, d.api, d.handler()) }, nil},
 		part{"console", d.serveConsole, nil},
 	}

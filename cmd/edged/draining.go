@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -183,12 +184,17 @@ func parseDraining(b []byte) (draining, error) {
 	}
 	for i, l := range m.Left {
 		switch {
-		case l.Service == "" || l.Backend == "" || len(l.Backend) > maxName:
+		case l.Service == "" || l.Backend == "" || len(l.Backend) > maxName || strings.ContainsRune(string(l.Backend), 0):
 			return draining{}, fmt.Errorf("entry %d has no usable name", i)
 		case !l.Addr.IsValid() || l.Addr.Is4In6() || l.Addr.Zone() != "" || l.Addr.IsUnspecified() || l.Addr.IsMulticast():
 			return draining{}, fmt.Errorf("backend %s: address %s is not one of a host", l.Backend, l.Addr)
 		case slices.ContainsFunc(m.Left[:i], func(o leaver) bool { return o.is(l.Service, l.Backend) }):
 			return draining{}, fmt.Errorf("backend %s of service %s is there twice", l.Backend, l.Service)
+		}
+	}
+	for _, u := range m.Pools {
+		if u.Pool != edge.PoolPrimary && u.Pool != edge.PoolFailover {
+			return draining{}, fmt.Errorf("pool %q of service %s is not known", u.Pool, u.Service)
 		}
 	}
 	return m, nil

@@ -23,6 +23,8 @@ func TestBadDrainingFile(t *testing.T) {
 		`{"left":[{"service":"lb","backend":"b","address":"0.0.0.0"}]}`:                                                        "is not one of a host",
 		`{"left":[{"service":"lb","backend":"b","address":"192.0.2.1"},{"service":"lb","backend":"b","address":"192.0.2.2"}]}`: "backend b of service lb is there twice",
 		`{"left":[{"service":"lb","backend":"b","address":"192.0.2.1","since":"yesterday"}]}`:                                  "parsing time",
+		`{"left":[{"service":"lb","backend":"a\u0000","address":"192.0.2.1"}]}`:                                                "entry 0 has no usable name",
+		`{"pools":[{"service":"lb","pool":"x"}]}`:                                                                              `pool "x" of service lb is not known`,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, drainingName), []byte(text), 0o644); err != nil {
 			t.Fatal(err)

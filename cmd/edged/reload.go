@@ -15,8 +15,10 @@ import (
 // reload reads the configuration again and applies it: parse whole, compare,
 // then in an order that never misdirects. On any error the running generation
 // stays. It runs in the control loop.
-func (d *daemon) reload(ctx context.Context) ([]string, error) {
-	changes, err := d.tryReload(ctx)
+// blocked is the blocklist of that configuration, read before: of a large one
+// that takes longer than the loop may.
+func (d *daemon) reload(ctx context.Context, blocked blocklist) ([]string, error) {
+	changes, err := d.tryReload(ctx, blocked)
 	if err != nil {
 		d.configErr = err.Error()
 		return nil, err
@@ -25,7 +27,7 @@ func (d *daemon) reload(ctx context.Context) ([]string, error) {
 	return changes, nil
 }
 
-func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
+func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, error) {
 	old := d.config()
 	parsed, err := edge.Load(d.path)
 	if err != nil {
@@ -33,6 +35,9 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 	}
 	if err := d.mayReload(ctx, old, parsed); err != nil {
 		return nil, err
+	}
+	if blocked.path != parsed.Local.Forwarder.Blocklist {
+		return nil, errors.New("the configuration was changed while it was read; nothing was applied: reload again")
 	}
 	leaves := carryOver(parsed, old, d.onAirNow())
 	next := leaves.with(parsed)
@@ -43,6 +48,7 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 		d.appliedAt = time.Time{} // has the next turn apply the old table again
 		return nil, errors.Join(err, tidyHost(next, old))
 	}
+	d.blocker.want(blocked)
 	d.base, d.leaving = parsed, leaves
 	d.adoptConfig(next, statuses)
 	d.hostErr = tidyHost(old, next)
@@ -51,19 +57,12 @@ func (d *daemon) tryReload(ctx context.Context) ([]string, error) {
 }
 
 func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving, statuses []edge.Status) error {
-	blocked, err := readBlocklist(next.Local.Forwarder.Blocklist)
-	if err != nil {
-		return err
-	}
 	if err := prepareHost(next); err != nil {
 		return fmt.Errorf("prepare host: %w", err)
 	}
 	t, _ := d.plan(next, statuses)
 	if err := d.fwd.Apply(ctx, t); err != nil {
 		return fmt.Errorf("apply table: %w", err)
-	}
-	if d.blockErr = d.block(ctx, blocked); d.blockErr != nil {
-		return d.blockErr
 	}
 	// A proxy that hangs must not hold up the renewal of the lease.
 	ctx, cancel := context.WithTimeout(ctx, next.Local.Speaker.Lease/2)
@@ -75,6 +74,9 @@ func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving
 func (d *daemon) mayReload(ctx context.Context, old, parsed *edge.Config) error {
 	if !d.loop.adopted {
 		return errors.New("edgebgp has not yet said what it announces; nothing was applied")
+	}
+	if d.inherited {
+		return errors.New("edged has just been started, and its first round of probes is not over; nothing was applied: try again in a moment")
 	}
 	if key := needsRestart(old.Local, parsed.Local, old.Fleet, parsed.Fleet); key != "" {
 		return fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", key)

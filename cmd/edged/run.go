@@ -160,8 +160,8 @@ const reapply = 10 * time.Second
 // apply fills the forwarder's tables when they have changed.
 func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 	t, m := d.plan(d.config(), statuses)
-	d.keepDraining(m)
 	if d.tableErr.Load() == nil && reflect.DeepEqual(t, d.applied) && time.Since(d.appliedAt) < reapply {
+		d.keepDraining(m)
 		return
 	}
 	d.appliedAt = time.Now()
@@ -175,6 +175,7 @@ func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 	}
 	d.tableErr.Store(nil)
 	d.applied = t
+	d.keepDraining(m)
 }
 
 // show makes the snapshot that status, console and metrics read.
@@ -248,8 +249,8 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	if d.filterErr != nil {
 		add("the packet filter is not set: %v", d.filterErr)
 	}
-	if d.blockErr != nil {
-		add("the blocklist is not the one of the file: %v", d.blockErr)
+	if err := d.blocker.err.Load(); err != nil {
+		add("the blocklist is not the one of the file: %v", *err)
 	}
 	return out
 }
