@@ -53,6 +53,24 @@ func (f *Forwarder) Apply(ctx context.Context, t edge.Table) error {
 	return nil
 }
 
+// Check says what Apply would refuse a table for, and changes nothing. What is
+// left that can go wrong is the kernel.
+func (f *Forwarder) Check(t edge.Table) error {
+	if err := checkTable(t); err != nil {
+		return fmt.Errorf("check table: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.fits(t)
+	if err == nil {
+		_, err = f.state.plan(t, time.Now())
+	}
+	if err != nil {
+		return fmt.Errorf("check table: %w", err)
+	}
+	return nil
+}
+
 // fits refuses a table whose services would take more memory than may be. One
 // with no more services than there are is always let through: it takes nothing.
 func (f *Forwarder) fits(t edge.Table) error {
@@ -96,6 +114,11 @@ func newTable(inner *ebpf.MapSpec, spec tableSpec, r *rings) (*ebpf.Map, error) 
 	if err != nil {
 		return nil, err
 	}
+	return newTableOf(inner, table)
+}
+
+// newTableOf makes an inner map that holds a table.
+func newTableOf(inner *ebpf.MapSpec, table *edgeSvcTable) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(inner)
 	if err != nil {
 		return nil, fmt.Errorf("make inner map: %w", err)
@@ -188,6 +211,7 @@ func (s *state) swap(p *plan, tables map[uint32]*ebpf.Map) error {
 	}
 	n, err := s.svc.BatchUpdate(ids, fds, nil)
 	if err != nil && n == 0 {
+		s.swappedSingly = true
 		n, err = s.swapSingly(ids, fds) // kernels before 5.19 know no batches here
 	}
 	for _, id := range ids[:n] {

@@ -45,7 +45,7 @@ func (d device) sendTo(t testing.TB, i int, vip string, proto, flags uint8) stri
 	return fmt.Sprint("b", int(openTunnel(t, r.out).dst.As4()[3])-100)
 }
 
-// sendAll runs a packet of each of n someFlows.
+// sendAll runs a packet of each of n flows.
 func (d device) sendAll(t testing.TB, n int, vip string, proto, flags uint8) []string {
 	t.Helper()
 	to := make([]string, n)
@@ -181,7 +181,7 @@ func TestSharedBackend(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(beforeB, d.sendAll(t, someFlows, vipB, 6, flagACK)); diff != "" {
-		t.Errorf("someFlows of b moved: %s", diff)
+		t.Errorf("flows of b moved: %s", diff)
 	}
 }
 
@@ -231,6 +231,6 @@ func TestResetMakesNoFlow(t *testing.T) {
 		d.sendTo(t, i, vipA, 6, flags)
 	}
 	if got := stats(t, d.Forwarder).Services[0]; got.New != 3 || got.Packets != 5 || got.Bytes != 5*40 {
-		t.Errorf("counted %+v, want 5 packets of 40 bytes and 3 someFlows", got)
+		t.Errorf("counted %+v, want 5 packets of 40 bytes and 3 flows", got)
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"github.com/catchment-dev/edge"
 	"github.com/cilium/ebpf"
@@ -107,6 +110,31 @@ func (f *Forwarder) Attached() error {
 	}
 	for name, l := range f.extra {
 		errs = append(errs, checkAttached(f.nl, l, name, f.mode))
+	}
+	return errors.Join(errs...)
+}
+
+// Pinned says which pins somebody has removed. Until this process ends all goes
+// on as it is, since it holds what was pinned; so it is a matter for a person,
+// and none of the site's health.
+func (f *Forwarder) Pinned() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var names []string
+	for _, u := range f.uplinks {
+		names = append(names, linkPin(u.name))
+	}
+	for name := range f.coll.Maps {
+		if isPinned(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var errs []error
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(pinDir(f.o.Dir), name)); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -30,7 +30,10 @@ func (f *Forwarder) block(ctx context.Context, sources []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	if err := f.planBlocked(len(keys)); err != nil {
+	// One at a time: the memory of two lists being built is nowhere reckoned with.
+	f.blocking.Lock()
+	defer f.blocking.Unlock()
+	if err := f.mayBlock(len(keys)); err != nil {
 		return err
 	}
 	list, err := f.newBlocklist(ctx, keys)
@@ -43,9 +46,24 @@ func (f *Forwarder) block(ctx context.Context, sources []netip.Prefix) error {
 		return err
 	}
 	defer filter.Close()
+	return f.takeBlocklist(list, filter, len(keys))
+}
+
+func (f *Forwarder) mayBlock(prefixes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.swapBlocklist(list, filter, len(keys))
+	return f.planBlocked(prefixes)
+}
+
+// takeBlocklist swaps the lists, if there still is the memory for it: building
+// takes seconds, in which an Apply may have brought services.
+func (f *Forwarder) takeBlocklist(list, filter *ebpf.Map, prefixes int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.planBlocked(prefixes); err != nil {
+		return err
+	}
+	return f.swapBlocklist(list, filter, prefixes)
 }
 
 // swapBlocklist puts a list and its filter in place. Without a filter the program

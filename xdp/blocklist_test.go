@@ -242,3 +242,53 @@ func TestBlocklistSwapsUnderTraffic(t *testing.T) {
 	check(t, g.Wait())
 	t.Logf("%d packets of each source during 100 swaps", fed)
 }
+
+// Building a list takes long: nobody waits for that but who builds another.
+func TestBlockHoldsUpNobody(t *testing.T) {
+	d := blockBox(t)
+	list, _ := manyPrefixes(rand.New(rand.NewPCG(3, 4)), 300_000)
+	done, answers, alone := make(chan error, 1), 0, 0
+	go func() { done <- d.Block(t.Context(), list) }()
+	for {
+		select {
+		case err := <-done:
+			check(t, err)
+			if answers < 10 || alone < 10 {
+				t.Errorf("stats answered %d times while a list was built, in %d of them nobody could build another", answers, alone)
+			}
+			return
+		default:
+			if d.blocking.TryLock() {
+				d.blocking.Unlock()
+			} else {
+				alone++
+			}
+			stats(t, d.Forwarder)
+			answers++
+		}
+	}
+}
+
+// What a list may take is asked again when it is built: services may have come.
+func TestBlocklistMeetsNewServices(t *testing.T) {
+	d := blockBox(t)
+	keys, err := blockKeys(prefixes("203.0.113.7/32", "203.0.113.8/32"))
+	check(t, err)
+	d.o.Memory = d.plan(len(d.state.tables), len(keys)).Total
+	check(t, d.mayBlock(len(keys)))
+	list, err := d.newBlocklist(t.Context(), keys)
+	check(t, err)
+	defer list.Close()
+	filter, err := newBlockFilter(d.filterSpec, keys)
+	check(t, err)
+	defer filter.Close()
+	d.state.tables[serviceIDs-1] = fingerprint{} // of a service that has come
+	if err := d.takeBlocklist(list, filter, len(keys)); err == nil || d.blocks(t, "203.0.113.7") {
+		t.Errorf("a list that does not fit any more is taken: %v", err)
+	}
+	delete(d.state.tables, serviceIDs-1)
+	check(t, d.takeBlocklist(list, filter, len(keys)))
+	if !d.blocks(t, "203.0.113.7") {
+		t.Error("a list that fits is not taken")
+	}
+}

@@ -96,11 +96,16 @@ func monotonic() (time.Duration, error) {
 
 // Flows calls yield with each flow that is remembered, until it returns false.
 // Packets go on meanwhile: a flow that comes or moves may be missed. A flow that
-// no packet would follow any more, since its backend has left, is not among them.
-// yield must be quick, as Apply waits for it, and call no method of f.
+// no packet would follow any more, since its backend has left when Flows is
+// called, is not among them. It holds up nobody but Close, which waits for yield
+// to return and ends the list: yield may be slow, but may not call Close or Flows.
 func (f *Forwarder) Flows(yield func(edge.FlowEntry) bool) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	who := f.flowOwners()
+	f.mapped.RLock()
+	defer f.mapped.RUnlock()
+	if f.closing.Load() {
+		return fmt.Errorf("list flows: %w", errClosed)
+	}
 	now, err := monotonic()
 	if err != nil {
 		return fmt.Errorf("list flows: %w", err)
@@ -110,7 +115,10 @@ func (f *Forwarder) Flows(yield func(edge.FlowEntry) bool) error {
 		half bool
 	}{{f.flows.All(), false}, {f.half.All(), true}} {
 		for _, e := range t.all {
-			shown, ok := f.flowEntry(e, flows.TickAt(now))
+			if f.closing.Load() {
+				return fmt.Errorf("list flows: %w", errClosed)
+			}
+			shown, ok := who.entry(e, flows.TickAt(now))
 			shown.Half = t.half
 			if ok && !yield(shown) {
 				return nil
@@ -120,13 +128,38 @@ func (f *Forwarder) Flows(yield func(edge.FlowEntry) bool) error {
 	return nil
 }
 
-func (f *Forwarder) flowEntry(e flows.Entry, now flows.Tick) (edge.FlowEntry, bool) {
-	b, ok := f.state.backend.have[e.Backend]
-	if !ok || !e.Alive(now) || b.gen() != e.Generation || b.state() == stateNone || b.Svc != e.Service {
+// errClosed is what a closed Forwarder answers.
+var errClosed = errors.New("the forwarder is closed")
+
+// flowOwner is a backend as flows know it, and its names.
+type flowOwner struct {
+	svc, generation uint32
+	service         edge.ServiceID
+	backend         edge.BackendID
+}
+
+type flowOwners map[uint32]flowOwner
+
+// flowOwners are the backends that flows may follow now.
+func (f *Forwarder) flowOwners() flowOwners {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	who := make(flowOwners, len(f.state.backend.have))
+	for id, b := range f.state.backend.have {
+		if b.state() != stateNone {
+			who[id] = flowOwner{b.Svc, b.gen(), f.state.serviceName(b.Svc), f.state.backendName(id)}
+		}
+	}
+	return who
+}
+
+func (who flowOwners) entry(e flows.Entry, now flows.Tick) (edge.FlowEntry, bool) {
+	o, ok := who[e.Backend]
+	if !ok || !e.Alive(now) || o.generation != e.Generation || o.svc != e.Service {
 		return edge.FlowEntry{}, false
 	}
 	return edge.FlowEntry{
-		Service: f.state.serviceName(b.Svc), Backend: f.state.backendName(e.Backend),
+		Service: o.service, Backend: o.backend,
 		Src: unmap(e.Tuple.Src), Dst: unmap(e.Tuple.Dst), Protocol: e.Tuple.Protocol, Left: e.Left(now),
 	}, true
 }

@@ -61,6 +61,7 @@ func (f *Forwarder) refreshLinks() error {
 		f.log.Warn("too many MAC addresses: packets to the last ones are left to the stack", "found", len(info.MACs), "at_most", maxMACs)
 		info.MACs = info.MACs[:maxMACs]
 	}
+	f.vlans = info.VLANs
 	want := f.host
 	want.Mac = [maxMACs]uint64{}
 	for i, mac := range info.MACs {

@@ -319,3 +319,17 @@ func TestLinkPinNames(t *testing.T) {
 		}
 	}
 }
+
+// Whoever removes a pin by hand is told while nothing has happened yet.
+func TestRemovedPin(t *testing.T) {
+	for _, name := range []string{linkPin("up0"), edgeMapFlow} {
+		o := Options{Dir: quietPair(t), Interfaces: []string{"up0"}, Flows: 100}
+		f := openForwarder(t, o)
+		check(t, f.Pinned())
+		check(t, os.Remove(filepath.Join(pinDir(o.Dir), name)))
+		check(t, f.Attached())
+		if err := f.Pinned(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("without the pin %s: %v", name, err)
+		}
+	}
+}

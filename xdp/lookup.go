@@ -20,8 +20,11 @@ func (f *Forwarder) Lookup(flow edge.Flow, cid []byte) (edge.FlowVerdict, error)
 	if !flow.Src.IsValid() || !flow.Dst.IsValid() || flow.Src.Addr().Unmap().Is4() != flow.Dst.Addr().Unmap().Is4() {
 		return edge.FlowVerdict{}, fmt.Errorf("look up flow: %s and %s are not two addresses of one family", flow.Src, flow.Dst)
 	}
-	f.mu.Lock()
+	f.mu.Lock() // and with it what is mapped
 	defer f.mu.Unlock()
+	if f.closing.Load() {
+		return edge.FlowVerdict{}, fmt.Errorf("look up flow: %w", errClosed)
+	}
 	v, err := f.lookup(flow, cid)
 	if err != nil {
 		return edge.FlowVerdict{}, fmt.Errorf("look up flow: %w", err)

@@ -72,7 +72,8 @@ func (f *Forwarder) plan(services, blocked int) nic.Plan {
 func (f *Forwarder) memory() int64 { return f.plan(len(f.state.tables), f.blocked).Total }
 
 // planBlocked refuses a blocklist that would take more memory than may be. It
-// reckons with the services that Open was told of, if there are fewer yet.
+// reckons with the services that Open was told of, if there are fewer yet. The
+// caller holds f.mu.
 func (f *Forwarder) planBlocked(prefixes int) error {
 	if f.o.Memory == 0 || prefixes <= f.blocked {
 		return nil

@@ -253,18 +253,6 @@ func (l *loader) carryServices() error {
 	return nil
 }
 
-func newTableOf(inner *ebpf.MapSpec, table *edgeSvcTable) (*ebpf.Map, error) {
-	m, err := ebpf.NewMap(inner)
-	if err != nil {
-		return nil, fmt.Errorf("make inner map: %w", err)
-	}
-	if err := m.Put(uint32(0), table); err != nil {
-		m.Close()
-		return nil, fmt.Errorf("fill inner map: %w", err)
-	}
-	return m, nil
-}
-
 // readV1Table returns the table of a service; nil if it has none.
 func readV1Table(svc *ebpf.Map, id uint32) (*v1Table, error) {
 	var inner ebpf.MapID

@@ -223,9 +223,10 @@ func testHosts() frame.Hosts {
 	foreign := clean
 	foreign.Dst[5]++
 	h := frame.Hosts{
-		Links:       []frame.Link{clean, clean, clean, clean, clean, clean, one, two, three, foreign},
-		Clients:     []netip.Addr{addr(client4), addr("198.51.100.10"), addr(blocked4), addr(client6), addr("2001:db8:c::10"), addr(blocked6)},
-		VIPs:        []netip.Addr{addr(vip4), addr(vip6), addr(allPorts4), addr(allPorts6), addr(everything4), addr(everything6), addr("192.0.2.200")},
+		Links:   []frame.Link{clean, clean, clean, clean, clean, clean, one, two, three, foreign},
+		Clients: []netip.Addr{addr(client4), addr("198.51.100.10"), addr(blocked4), addr(client6), addr("2001:db8:c::10"), addr(blocked6)},
+		VIPs: []netip.Addr{addr(vip4), addr(vip6), addr(allPorts4), addr(allPorts6), addr(everything4), addr(everything6),
+			addr("192.0.2.200"), addr("2001:db8::c8"), addr("c000:201::")}, // the last are none
 		Peers:       []netip.Addr{addr(trust4), addr(trust6), addr("10.0.0.78")},
 		Nodes:       []netip.Addr{addr(node4), addr(node6)},
 		ClientPorts: 300, MaxPayload: 1500,
@@ -262,10 +263,12 @@ func TestOracle(t *testing.T) {
 	frames := corpus()
 	o := newOracle(d)
 	reached, by := make(map[model.Verdict]int), make(map[model.By]int)
+	vlans, tagged := 0, 0
 	for i := range randomFrames {
 		if i%perTable == 0 {
 			apply(t, d.Forwarder, withoutLimits(richTable(t, shuffle(rnd, b))))
 			o.look()
+			vlans += o.pretend(t, rnd)
 		}
 		f := hosts.Random(rnd)
 		switch rnd.IntN(4) {
@@ -277,12 +280,39 @@ func TestOracle(t *testing.T) {
 		got := o.judge(t, f)
 		reached[got.Verdict]++
 		by[got.By]++
+		if got.Verdict == model.TXBackend && bytes.Equal(got.Out[6:12], d.other.HardwareAddr) {
+			tagged++
+		}
 	}
 	balanced(t, d.Forwarder)
 	t.Logf("%d frames: by %v, verdicts %v", randomFrames, by, reached)
 	if len(reached) < 38 || len(by) != 5 {
 		t.Errorf("only %d verdicts reached, chosen by %v", len(reached), by)
 	}
+	if vlans == 0 || tagged == 0 {
+		t.Errorf("%d of the worlds have VLANs, %d frames left by one", vlans, tagged)
+	}
+}
+
+// pretend makes up1 a VLAN of up0 by chance, in the maps and in the model, and
+// says in how many ways.
+func (o *oracle) pretend(t testing.TB, rnd *rand.Rand) (n int) {
+	t.Helper()
+	up0, up1 := uint32(o.d.ingress), uint32(o.d.other.Index)
+	in, out := make(map[edgeVlanKey]uint32), make(map[uint32]edgeVlanLink)
+	o.world.VLANIn, o.world.VLANOut = make(map[model.VLANKey]uint32), make(map[uint32]model.VLANLink)
+	for _, key := range []model.VLANKey{{Ifindex: up0, Outer: 7}, {Ifindex: up0, Outer: 9, Inner: 7}} {
+		if rnd.IntN(2) == 0 {
+			o.world.VLANIn[key] = up1
+			in[edgeVlanKey{Ifindex: key.Ifindex, Outer: key.Outer, Inner: key.Inner}] = up1
+		}
+	}
+	if tags := []model.Tag{{Type: 0x88a8, TCI: 9}, {Type: 0x8100, TCI: 33}}[rnd.IntN(2):]; rnd.IntN(3) > 0 {
+		o.world.VLANOut[up1] = model.VLANLink{Ifindex: up0, Tags: tags}
+		out[up1] = o.d.vlanOut(tags...)
+	}
+	o.d.setVLANs(t, in, out)
+	return len(in) + len(out)
 }
 
 // corpus is every frame of the packet tests.

@@ -76,6 +76,8 @@ type state struct {
 	// tables holds a fingerprint of each service's table; the zero fingerprint
 	// if it is there but another process has built it.
 	tables map[uint32]fingerprint
+	// swappedSingly says that the kernel has refused to swap several at once.
+	swappedSingly bool
 
 	released map[uint32]time.Time // backend ids
 	retired  map[uint32]time.Time // service ids

@@ -34,31 +34,50 @@ func (f *Forwarder) Stats() (edge.ForwarderStats, error) {
 	return st, f.readBackendCounts(&st)
 }
 
-// readTries is how often the counters are read until they agree. Each CPU's are
-// copied while it may be between counting a packet in and counting it out.
-const readTries = 16
+// readTries is how often the counters are read until each CPU's agree. They are
+// copied while it may be between counting a packet in and counting it out: a busy
+// one is there most of the time, and what it says then is read again.
+const readTries = 1000
 
+// readVerdictCounts adds up the first copy of each CPU's counters that agrees in
+// itself: so the sum does, whatever the other CPUs are at. Should a CPU's not agree
+// in any try, its last copy is taken.
 func (f *Forwarder) readVerdictCounts() (edgeVerdicts, error) {
-	var total edgeVerdicts
+	var perCPU, settled []edgeVerdicts
+	var done []bool
 	for range readTries {
-		var perCPU []edgeVerdicts
 		if err := f.coll.Maps[edgeMapVerdictCount].Lookup(uint32(0), &perCPU); err != nil {
-			return total, fmt.Errorf("read verdict counters: %w", err)
+			return edgeVerdicts{}, fmt.Errorf("read verdict counters: %w", err)
 		}
-		total = edgeVerdicts{}
-		left := uint64(0)
-		for _, c := range perCPU {
-			total.Received += c.Received
-			for i, n := range c.Left {
-				total.Left[i] += n
-				left += n
+		if settled == nil {
+			settled, done = make([]edgeVerdicts, len(perCPU)), make([]bool, len(perCPU))
+		}
+		for cpu, c := range perCPU {
+			if !done[cpu] {
+				settled[cpu], done[cpu] = c, c.agree()
 			}
 		}
-		if left == total.Received {
+		if !slices.Contains(done, false) {
 			break
 		}
 	}
+	var total edgeVerdicts
+	for _, c := range settled {
+		total.Received += c.Received
+		for i, n := range c.Left {
+			total.Left[i] += n
+		}
+	}
 	return total, nil
+}
+
+// agree says whether each packet that was received has left.
+func (c *edgeVerdicts) agree() bool {
+	left := uint64(0)
+	for _, n := range c.Left {
+		left += n
+	}
+	return left == c.Received
 }
 
 func (f *Forwarder) readServiceCounts(st *edge.ForwarderStats) error {

@@ -3,6 +3,7 @@ package xdp
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -48,10 +49,28 @@ func TestLookup(t *testing.T) {
 // Everything at once, for the race detector; and the counters agree whenever
 // they are read.
 func TestConcurrentUse(t *testing.T) {
-	d := oneBox(t)
+	d := boxWith(t, Options{Flows: 1 << 12, HalfFlows: 1 << 12, Memory: 1 << 30})
 	b := pool(t, 3)
 	var g errgroup.Group
 	for i := range 3 {
+		g.Go(func() error {
+			for n := range 10 {
+				// Each list is longer than the one before: the memory for it is asked for.
+				list, _ := manyPrefixes(rand.New(rand.NewPCG(1, uint64(i))), 100*(n+1))
+				if err := d.Block(t.Context(), list); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		g.Go(func() error {
+			for range 20 {
+				if err := d.Flows(func(edge.FlowEntry) bool { return true }); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 		g.Go(func() error {
 			for n := range 10 {
 				if err := d.Apply(t.Context(), tableOf(service("a", vipA, edge.TCP, b[(i+n)%3:]...))); err != nil {

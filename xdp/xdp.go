@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -28,6 +29,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ErrIncompatible marks pinned state that this binary cannot take over: a newer
@@ -80,14 +82,24 @@ type Forwarder struct {
 	capturing  sync.Mutex // held by who captures
 	verdicts   []verdict
 	nl         *netlink.Handle // in the namespace of Open
+	sockets    sockets         // there too
+	blocking   sync.Mutex      // held by who builds a blocklist; taken before mu
+	closing    atomic.Bool
+	// mapped is held for reading by who looks at flows and half without mu. They
+	// go with both: mapped is taken before mu.
+	mapped sync.RWMutex
 
 	mu      sync.Mutex
 	uplinks []uplink
 	extra   map[string]link.Link // attached by Attach, not pinned
 	state   *state
-	host    edgeHost     // as it is in the kernel
-	blocked int          // prefixes in the blocklist
-	hops    map[hop]bool // whose MAC addresses the kernel keeps for us
+	host    edgeHost   // as it is in the kernel
+	blocked int        // prefixes in the blocklist
+	vlans   []nic.VLAN // above the uplinks
+	// hops are the next hops that the kernel keeps resolved for us; nil before the
+	// first Apply.
+	hops     map[hop]bool
+	troubles map[trouble]string // that have been logged, and why
 }
 
 // Open loads the data plane and attaches it to the interfaces, or adopts what
@@ -162,7 +174,11 @@ func open(o Options, spec *ebpf.CollectionSpec) (*Forwarder, error) {
 		inner: innerOf(spec, edgeMapSvc), blockSpec: innerOf(spec, edgeMapBlocklist),
 		filterSpec: innerOf(spec, edgeMapBlockFilter),
 	}
-	if f.verdicts, err = readVerdicts(spec.Types); err != nil {
+	f.verdicts, err = readVerdicts(spec.Types)
+	if err == nil {
+		f.sockets, err = openSockets(unix.NETLINK_ROUTE, unix.NETLINK_GENERIC)
+	}
+	if err != nil {
 		l.nl.Close()
 		return nil, err
 	}
@@ -170,6 +186,7 @@ func open(o Options, spec *ebpf.CollectionSpec) (*Forwarder, error) {
 	if err := l.run(); err != nil {
 		l.rollback()
 		l.nl.Close()
+		f.sockets.close()
 		return nil, err
 	}
 	f.coll, f.uplinks = l.coll, l.links
@@ -205,6 +222,9 @@ func size(spec *ebpf.CollectionSpec, o Options) error {
 // Close releases what this process holds. The data plane goes on as it is, on
 // the uplinks; interfaces attached by Attach are detached.
 func (f *Forwarder) Close() error {
+	f.closing.Store(true)
+	f.mapped.Lock()
+	defer f.mapped.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var err error
@@ -235,6 +255,7 @@ func (f *Forwarder) closeAll() error {
 	errs = append(errs, f.flows.unmap(), f.half.unmap())
 	f.coll.Close()
 	f.nl.Close()
+	f.sockets.close()
 	return errors.Join(errs...)
 }
 

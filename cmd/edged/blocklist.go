@@ -32,14 +32,15 @@ func readBlocklist(path string) (blocklist, error) {
 	if path == "" {
 		return blocklist{}, nil
 	}
-	b, err := os.ReadFile(path)
+	b, err := readRegular(path)
 	if err != nil {
 		return blocklist{}, fmt.Errorf("read node.forwarder.blocklist_file: %w", err)
 	}
 	l := blocklist{path: path, hash: sha256.Sum256(b)}
 	var errs []error
 	lines := bufio.NewScanner(bytes.NewReader(b))
-	for n := 1; lines.Scan() && len(errs) < maxBlockErrors; n++ {
+	n := 1
+	for ; lines.Scan() && len(errs) < maxBlockErrors; n++ {
 		text, _, _ := strings.Cut(lines.Text(), "#")
 		if text = strings.TrimSpace(text); text == "" {
 			continue
@@ -52,12 +53,30 @@ func readBlocklist(path string) (blocklist, error) {
 		l.sources = append(l.sources, p)
 	}
 	if err := lines.Err(); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+		errs = append(errs, fmt.Errorf("%s: line %d is longer than any prefix: %w", path, n, err))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return blocklist{}, fmt.Errorf("read node.forwarder.blocklist_file: %w", err)
 	}
 	return l, nil
+}
+
+// maxBlockFile bounds a blocklist, in bytes: of what a forwarder can hold at all.
+const maxBlockFile = 1 << 30
+
+// readRegular reads a file and nothing else: a pipe would keep the reader, a
+// device never end.
+func readRegular(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case st.Size() > maxBlockFile:
+		return nil, fmt.Errorf("%s has %d bytes, at most %d are read", path, st.Size(), maxBlockFile)
+	}
+	return os.ReadFile(path)
 }
 
 // parseBlocked reads a prefix or an address. One of no bits would block everybody:

@@ -57,6 +57,12 @@ func TestReadBlocklistMistakes(t *testing.T) {
 	if _, err := readBlocklist(blockFile(t, strings.Repeat("x\n", 1000))); strings.Count(err.Error(), "\n") >= maxBlockErrors {
 		t.Errorf("the message has %d lines", strings.Count(err.Error(), "\n"))
 	}
+	if _, err := readBlocklist("/dev/zero"); err == nil || !strings.Contains(err.Error(), "regular file") {
+		t.Errorf("a device: %v", err)
+	}
+	if _, err := readBlocklist(blockFile(t, "192.0.2.0/24\n"+strings.Repeat("x", 1<<17))); err == nil || !strings.Contains(err.Error(), "line 2 is longer") {
+		t.Errorf("a long line: %v", err)
+	}
 	if _, err := readBlocklist("/nonexistent"); err == nil || !strings.Contains(err.Error(), "blocklist_file") {
 		t.Errorf("missing file: %v", err)
 	}

@@ -39,7 +39,7 @@ type daemon struct {
 	vantage *vantage
 	monitor *health.Monitor
 	guard   *guard.Guard
-	speaker speakerClient
+	lease   *leaseKeeper
 	proxy   *proxyClient
 	drains  *drains
 	blocker *blocker
@@ -116,8 +116,8 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	if err = d.openDataPath(ctx, c); err != nil {
 		return d, err
 	}
-	d.speaker, d.proxy = newSpeakerClient(c.Local.RunDir), newProxyClient(c.Local.RunDir, log)
-	d.loop = newLoop(d.speaker, d.guard)
+	d.lease, d.proxy = &leaseKeeper{announcer: newSpeakerClient(c.Local.RunDir)}, newProxyClient(c.Local.RunDir, log)
+	d.loop = newLoop(d.lease, d.guard)
 	d.monitor = health.New(health.Options{Probers: d.probers(), Log: log})
 	d.monitor.Set(allProbes(c))
 	return d, nil
@@ -232,6 +232,7 @@ func (d *daemon) tasks() []task.Task {
 		part{"control", d.control, d.ready},
 		part{"proxy link", d.followProxy, nil},
 		part{"blocklist", d.blocker.run, nil},
+		part{"lease", d.lease.run, nil},
 		part{"socket", func(ctx context.Context) error { return socket.Serve(ctx, d.api, d.handler()) }, nil},
 		part{"console", d.serveConsole, nil},
 	}

@@ -60,14 +60,34 @@ func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving
 	if err := prepareHost(next); err != nil {
 		return fmt.Errorf("prepare host: %w", err)
 	}
+	// All that can be refused is asked before the first packet meets the table.
 	t, _ := d.plan(next, statuses)
+	if err := d.fwd.Check(t); err != nil {
+		return err
+	}
+	if err := d.reloadProxy(ctx, next, leaves); err != nil {
+		return err
+	}
 	if err := d.fwd.Apply(ctx, t); err != nil {
 		return fmt.Errorf("apply table: %w", err)
 	}
-	// A proxy that hangs must not hold up the renewal of the lease.
+	return nil
+}
+
+// reloadProxy has edgeproxy read the configuration, if a service needs it: a box
+// of L4 services alone may not run one. One that hangs must not hold up the turn.
+func (d *daemon) reloadProxy(ctx context.Context, next *edge.Config, leaves leaving) error {
+	if !needsProxy(d.config()) && !needsProxy(next) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, next.Local.Speaker.Lease/2)
 	defer cancel()
 	return d.proxy.reload(ctx, leaves.services)
+}
+
+// needsProxy says whether any service is terminated by edgeproxy.
+func needsProxy(c *edge.Config) bool {
+	return slices.ContainsFunc(c.Fleet.Services, func(s edge.Service) bool { return s.Proxied })
 }
 
 // mayReload refuses what a running edged can't change.

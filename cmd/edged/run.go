@@ -99,12 +99,16 @@ const proxySilence = 5 * time.Second
 // mayApply says whether the tables are this process's to fill. Those of the
 // process before stay until it is known what is on the air and which backends
 // are up: a restart must not put a dead backend back, nor drop what is leaving.
+// But a single check that is slow must not keep all services as they were.
 func (d *daemon) mayApply() bool {
-	if d.inherited && d.loop.adopted && d.monitor.Settled() {
+	if d.inherited && d.loop.adopted && (d.monitor.Settled() || time.Since(d.started) > settleLimit) {
 		d.inherited = false
 	}
 	return !d.inherited
 }
+
+// settleLimit is how long the tables of the process before are kept at most.
+const settleLimit = 30 * time.Second
 
 // decide runs the loop and forgets what has left.
 func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
@@ -164,6 +168,9 @@ func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 		d.keepDraining(m)
 		return
 	}
+	if d.tableErr.Load() != nil && time.Since(d.appliedAt) < time.Second {
+		return // what the kernel has just refused it would refuse again
+	}
 	d.appliedAt = time.Now()
 	if d.filterErr = filter(d.config()); d.filterErr != nil {
 		d.log.Warn("set packet filter", "err", d.filterErr)
@@ -218,6 +225,9 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	if err := d.fwd.Attached(); err != nil {
 		add("the forwarder is not attached: %v", err)
 	}
+	if err := d.fwd.Pinned(); err != nil {
+		add("pins were removed by hand: the data plane ends when edged does, so drain before you restart it: %v", err)
+	}
 	if err := d.tableErr.Load(); err != nil {
 		add("the forwarder's table could not be applied: %v", *err)
 	}
@@ -232,7 +242,9 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	if d.loop.bgpWaits != "" {
 		add("node.bgp of the configuration is not in force: %s; to apply it, drain the node", d.loop.bgpWaits)
 	}
-	if px, age, err := d.proxy.last(); err != nil || age > proxySilence {
+	if px, age, err := d.proxy.last(); !needsProxy(d.config()) {
+		// Nobody misses it.
+	} else if err != nil || age > proxySilence {
 		add("edgeproxy does not answer: %v", err)
 	} else if px.ConfigHash != st.ConfigHash {
 		add("edgeproxy runs another configuration than edged: run edgectl reload")

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -24,6 +25,8 @@ func (w *World) Explain(q Query, now time.Duration) Outcome {
 	switch {
 	case kind != AddrVIP:
 		d.Verdict = PassNotVIP
+	case d.p.tuple.badSource():
+		d.Verdict = DropBadSource
 	default:
 		d.Verdict = d.explain()
 	}
@@ -42,6 +45,16 @@ func (d *decision) explain() Verdict {
 		return PassICMP
 	}
 	return d.forward()
+}
+
+// badSource says whether no host sends from the tuple's source to its destination.
+func (t Tuple) badSource() bool {
+	src := netip.AddrFrom16(t.Src)
+	if t.V6 {
+		return src.Is4In6() || src.IsMulticast() || src.IsUnspecified() || src.IsLoopback() || t.Src == t.Dst
+	}
+	first := t.Src[12]
+	return first == 0 || first == 127 || first >= 224 || t.Src == t.Dst
 }
 
 // packet is the packet that a query is about, as it would be parsed.

@@ -33,6 +33,15 @@ func TestExplainAgrees(t *testing.T) {
 				p.Proto = uint8(rnd.Uint32())
 			}
 			p.Src = netip.AddrPortFrom(f.client, uint16(rnd.IntN(40)))
+			switch i % 13 {
+			case 11: // from nobody
+				p.Src = netip.AddrPortFrom(netip.IPv6Loopback(), 9)
+				if !f.v6 {
+					p.Src = netip.AddrPortFrom(netip.AddrFrom4([4]byte{0, 0, 0, 1}), 9)
+				}
+			case 12: // from itself
+				p.Src = netip.AddrPortFrom(p.Dst.Addr(), 9)
+			}
 			if p.Proto == frame.ICMP || p.Proto == frame.ICMPv6 || f.v6 && isExtension(p.Proto) {
 				continue // ICMP needs a packet, and an extension header is no protocol
 			}

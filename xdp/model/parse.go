@@ -1,7 +1,6 @@
 package model
 
 import (
-	"bytes"
 	"encoding/binary"
 	"net/netip"
 )
@@ -79,14 +78,14 @@ func parseIP(b []byte, v6 bool) (packet, Verdict) {
 
 func parse4(b []byte) (packet, Verdict) {
 	head, total := headLen(b), int(binary.BigEndian.Uint16(b[2:]))
-	switch first := b[12]; {
+	switch {
 	case b[0]>>4 != 4:
 		return packet{}, DropBadVersion
 	case head < ip4Len:
 		return packet{}, DropBadHeader
 	case total < head || total > len(b):
 		return packet{}, DropBadLength
-	case first == 0 || first == 127 || first >= 224 || bytes.Equal(b[12:16], b[16:20]):
+	case Tuple{Src: mapped(b[12:16]), Dst: mapped(b[16:20])}.badSource():
 		return packet{}, DropBadSource
 	}
 	more, offset := splitFragment4(b)
@@ -119,7 +118,7 @@ func parse6(b []byte) (packet, Verdict) {
 		return packet{}, DropBadVersion
 	case total > len(b):
 		return packet{}, DropBadLength
-	case src.Is4In6() || src.IsMulticast() || src.IsUnspecified() || src.IsLoopback(), bytes.Equal(b[8:24], b[24:40]):
+	case Tuple{V6: true, Src: src.As16(), Dst: [16]byte(b[24:40])}.badSource():
 		return packet{}, DropBadSource
 	}
 	c, v := walk(b[6], b[ip6Len:total])

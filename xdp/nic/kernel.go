@@ -19,6 +19,7 @@ type XDPFeatures uint64
 const (
 	xdpBasic    XDPFeatures = 1 << 0 // a program runs in the driver, and may pass, drop and send back
 	xdpRedirect XDPFeatures = 1 << 1 // it may send out of another interface
+	xdpTransmit XDPFeatures = 1 << 2 // another's program may send out of this one (NDO_XMIT)
 )
 
 // Of the generic netlink families nlctrl and netdev (linux/genetlink.h,
@@ -34,10 +35,25 @@ const (
 	netdevFeatures = 3
 )
 
+// TakesRedirected says whether a program on another interface can send frames out
+// of this one. Nil: the kernel is older than 6.3, which does not say. It asks by
+// the socket for generic netlink in at, in the network namespace of that; without
+// one in the calling thread's.
+func TakesRedirected(at map[int]*nl.SocketHandle, ifindex int) (*bool, error) {
+	x, err := askFeatures(at, ifindex)
+	if err != nil || x == nil {
+		return nil, err
+	}
+	takes := *x&xdpTransmit != 0
+	return &takes, nil
+}
+
 // xdpFeatures asks what the driver of an interface can do. Nil: the kernel is
 // older than 6.3, which does not say.
-func xdpFeatures(ifindex int) (*XDPFeatures, error) {
-	id, err := askGenl(nl.GENL_ID_CTRL, genlHeader{ctrlGetFamily, 1}, nl.NewRtAttr(ctrlFamilyName, nl.ZeroTerminated(netdevName)), ctrlFamilyID)
+func xdpFeatures(ifindex int) (*XDPFeatures, error) { return askFeatures(nil, ifindex) }
+
+func askFeatures(at map[int]*nl.SocketHandle, ifindex int) (*XDPFeatures, error) {
+	id, err := askGenl(at, nl.GENL_ID_CTRL, genlHeader{ctrlGetFamily, 1}, nl.NewRtAttr(ctrlFamilyName, nl.ZeroTerminated(netdevName)), ctrlFamilyID)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -47,7 +63,7 @@ func xdpFeatures(ifindex int) (*XDPFeatures, error) {
 	if len(id) != 2 {
 		return nil, fmt.Errorf("find generic netlink family %s: its number is %x", netdevName, id)
 	}
-	b, err := askGenl(nl.NativeEndian().Uint16(id), genlHeader{netdevGet, 1}, nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(ifindex))), netdevFeatures)
+	b, err := askGenl(at, nl.NativeEndian().Uint16(id), genlHeader{netdevGet, 1}, nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(ifindex))), netdevFeatures)
 	if err != nil || len(b) != 8 {
 		return nil, err
 	}
@@ -64,9 +80,10 @@ func (h genlHeader) Serialize() []byte { return []byte{h.command, h.version, 0, 
 
 // askGenl sends a request of one attribute to a family and returns an attribute
 // of the answer; nil if the answer has it not.
-func askGenl(family uint16, h genlHeader, attr *nl.RtAttr, want uint16) ([]byte, error) {
+func askGenl(at map[int]*nl.SocketHandle, family uint16, h genlHeader, attr *nl.RtAttr, want uint16) ([]byte, error) {
 	const kind = 0x3fff // of an attribute, without its flags
 	req := nl.NewNetlinkRequest(int(family), 0)
+	req.Sockets = at
 	req.AddData(h)
 	req.AddData(attr)
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
