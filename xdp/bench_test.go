@@ -24,8 +24,6 @@ func BenchmarkXDP(b *testing.B) {
 		d.loadBlocklist(b, list)
 		d.packets(b, d.verified(b, d.blocklistCases(list)), results)
 	})
-	small := benchBox(b, 1024, 1024)
-	in(b, small.ns, func() { small.packets(b, small.verified(b, small.cachedCases()), results) })
 	d.reportSizes(b, p)
 	d.reportChanges(b)
 	reportRing(b)
