@@ -43,6 +43,9 @@ type Sample struct {
 	Data   []byte
 }
 
+// Actions are the ways in which a packet can leave, as CaptureOptions takes them.
+func Actions() []string { return slices.Clone(actionNumber) }
+
 // actionNumber is enum action of reasons.h.
 var actionNumber = []string{"pass", "tx", "redirect", "drop"}
 

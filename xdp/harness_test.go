@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/xdp/internal/nstest"
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -19,21 +18,19 @@ import (
 
 var testSeed = [16]byte{0: 0xc0, 7: 7, 8: 1, 15: 0xff}
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// What every test here calls, by a short name.
+var (
+	check  = nstest.Check
+	in     = nstest.In
+	sysctl = nstest.Sysctl
+	up     = nstest.Up
+)
 
 // newNS puts the test's thread into a new network namespace, for good: the
 // thread ends with the test's goroutine.
 func newNS(t testing.TB) netns.NsHandle {
 	t.Helper()
-	runtime.LockOSThread()
-	ns, err := netns.New()
-	check(t, err)
-	t.Cleanup(func() { ns.Close() })
+	ns := nstest.New(t)
 	sysctl(t, "ipv4/ip_forward", "1")
 	sysctl(t, "ipv6/conf/all/forwarding", "1")
 	sysctl(t, "ipv4/conf/all/rp_filter", "0")
@@ -42,30 +39,6 @@ func newNS(t testing.TB) netns.NsHandle {
 	sysctl(t, "ipv6/conf/all/accept_dad", "0")
 	up(t, "lo")
 	return ns
-}
-
-// in runs f in a namespace, on this thread, and comes back.
-func in(t testing.TB, ns netns.NsHandle, f func()) {
-	t.Helper()
-	old, err := netns.Get()
-	check(t, err)
-	defer old.Close()
-	check(t, netns.Set(ns))
-	defer func() { check(t, netns.Set(old)) }()
-	f()
-}
-
-func sysctl(t testing.TB, key, value string) {
-	t.Helper()
-	check(t, os.WriteFile("/proc/sys/net/"+key, []byte(value), 0))
-}
-
-func up(t testing.TB, name string) netlink.Link {
-	t.Helper()
-	dev, err := netlink.LinkByName(name)
-	check(t, err)
-	check(t, netlink.LinkSetUp(dev))
-	return dev
 }
 
 // bpffs mounts a bpffs of the test's own.

@@ -72,7 +72,7 @@ func serveCapture(w http.ResponseWriter, r *http.Request) {
 func TestLargeList(t *testing.T) {
 	var asked int
 	ln := filepath.Join(t.TempDir(), "edged.sock")
-	serve(t, ln, func(w http.ResponseWriter, _ *http.Request) {
+	serve(t, ln, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked++
 		list := flowList{Total: 100_000, Shown: 100_000}
 		for range list.Total {
@@ -82,14 +82,15 @@ func TestLargeList(t *testing.T) {
 			})
 		}
 		socket.JSON(w, http.StatusOK, list)
-	})
+	}))
 	stdout, stderr, code := call(t, false, "flows", "--limit", "100000", "--timeout", "1m", "--socket", ln)
 	if n := strings.Count(stdout, "\n"); code != exitOK || n != 100_003 || asked != 1 {
 		t.Errorf("exit %d, %d lines, %s", code, n, stderr)
 	}
 }
 
-func serve(t *testing.T, path string, h http.HandlerFunc) {
+// serve answers on a socket until the test ends.
+func serve(t *testing.T, path string, h http.Handler) {
 	t.Helper()
 	ln, err := socket.Listen(path)
 	if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -38,19 +37,7 @@ type edged struct {
 func (e *edged) serve(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "edged.sock")
-	ln, err := socket.Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- socket.Serve(ctx, ln, e) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	serve(t, path, e)
 	return path
 }
 

@@ -80,7 +80,7 @@ func parseCaptureOrder(v url.Values) (captureOrder, error) {
 		return o, fmt.Errorf("by has %d bytes, at most %d are taken", len(o.by), maxReason)
 	}
 	o.oneIn, o.length, o.packets = uint32(rate), time.Duration(seconds)*time.Second, packets
-	all := []string{"pass", "tx", "redirect", "drop"}
+	all := xdp.Actions()
 	o.actions = all
 	if s := v.Get("actions"); s != "" {
 		o.actions = strings.Split(s, ",")

@@ -186,7 +186,7 @@ func parseDraining(b []byte) (draining, error) {
 		switch {
 		case l.Service == "" || l.Backend == "" || len(l.Backend) > maxName || strings.ContainsRune(string(l.Backend), 0):
 			return draining{}, fmt.Errorf("entry %d has no usable name", i)
-		case !l.Addr.IsValid() || l.Addr.Is4In6() || l.Addr.Zone() != "" || l.Addr.IsUnspecified() || l.Addr.IsMulticast():
+		case !edge.IsHost(l.Addr):
 			return draining{}, fmt.Errorf("backend %s: address %s is not one of a host", l.Backend, l.Addr)
 		case slices.ContainsFunc(m.Left[:i], func(o leaver) bool { return o.is(l.Service, l.Backend) }):
 			return draining{}, fmt.Errorf("backend %s of service %s is there twice", l.Backend, l.Service)

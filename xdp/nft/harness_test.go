@@ -4,9 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/xdp/internal/nstest"
 )
 
 const (
@@ -24,21 +23,19 @@ const (
 	client4, client6 = "10.0.0.2", "fd00::2"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// What every test here calls, by a short name.
+var (
+	check  = nstest.Check
+	in     = nstest.In
+	sysctl = nstest.Sysctl
+	up     = nstest.Up
+)
 
 // newNS puts the test's thread into a new network namespace, for good: the
 // thread ends with the test's goroutine.
 func newNS(t testing.TB) netns.NsHandle {
 	t.Helper()
-	runtime.LockOSThread()
-	ns, err := netns.New()
-	check(t, err)
-	t.Cleanup(func() { ns.Close() })
+	ns := nstest.New(t)
 	// Without timestamps TCP_MAXSEG is the MSS, without 12 bytes of options.
 	sysctl(t, "ipv4/tcp_timestamps", "0")
 	sysctl(t, "ipv6/conf/default/accept_dad", "0")
@@ -47,30 +44,6 @@ func newNS(t testing.TB) netns.NsHandle {
 	sysctl(t, "ipv6/icmp/ratelimit", "0")
 	up(t, "lo")
 	return ns
-}
-
-// in runs f in a namespace, on this thread, and comes back.
-func in(t testing.TB, ns netns.NsHandle, f func()) {
-	t.Helper()
-	old, err := netns.Get()
-	check(t, err)
-	defer old.Close()
-	check(t, netns.Set(ns))
-	defer func() { check(t, netns.Set(old)) }()
-	f()
-}
-
-func sysctl(t testing.TB, key, value string) {
-	t.Helper()
-	check(t, os.WriteFile("/proc/sys/net/"+key, []byte(value), 0))
-}
-
-func up(t testing.TB, name string) netlink.Link {
-	t.Helper()
-	l, err := netlink.LinkByName(name)
-	check(t, err)
-	check(t, netlink.LinkSetUp(l))
-	return l
 }
 
 func addAddr(t testing.TB, l netlink.Link, cidr string) {

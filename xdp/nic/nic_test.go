@@ -1,30 +1,14 @@
 package nic
 
 import (
-	"runtime"
 	"testing"
 
+	"github.com/catchment-dev/edge/xdp/internal/nstest"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// newNS puts the test's thread into a new network namespace, for good: the
-// thread ends with the test's goroutine.
-func newNS(t testing.TB) netns.NsHandle {
-	t.Helper()
-	runtime.LockOSThread()
-	ns, err := netns.New()
-	check(t, err)
-	t.Cleanup(func() { ns.Close() })
-	return ns
-}
+// What every test here calls, by a short name.
+var check, newNS = nstest.Check, nstest.New
 
 // addLink makes an interface and returns what the kernel made of it.
 func addLink(t testing.TB, l netlink.Link) netlink.Link {
