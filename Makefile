@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench bench-xdp clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -51,6 +51,22 @@ bench-xdp: ## the packets of the data plane beside what it is compared with; wri
 	sh test/install.sh test
 	mkdir -p out/bench
 	set -o pipefail; $(GO) test -run '^$$' -bench '^BenchmarkXDP$$' -benchtime 1x -timeout 15m ./xdp | $(GO) run ./test/bench out/bench/xdp.json xdp.BenchmarkXDP/
+
+bench-failover: ## how soon a site that fails is out of the routers, and what is lost; writes out/bench/failover.json
+	sh test/install.sh test
+	mkdir -p out/bin out/bench
+	set -o pipefail; $(GO) test -run '^$$' -bench '^BenchmarkSpeaker$$' -benchtime 1x -timeout 15m ./bgp | $(GO) run ./test/bench out/bench/speaker.json
+	$(GO) build -buildvcs=$(VCS) -o out/bin/failover ./test/failover
+	@exec out/bin/failover -append out/bench/speaker.json
+
+bench-health: ## 2,000 probes a second beside HAProxy and the bare system calls; writes out/bench/health.json
+	sh test/install.sh test
+	mkdir -p out/bench
+	set -o pipefail; $(GO) test -run '^$$' -bench '^Benchmark2000ProbesPerSecond$$' -benchtime 1x -timeout 15m ./health | $(GO) run ./test/bench out/bench/health.json health.Benchmark2000ProbesPerSecond/
+
+sim-flapping: ## a day of dependencies that flap, in virtual time: how often the routers hear of it; writes out/bench/flapping.json
+	mkdir -p out/bench
+	$(GO) test -count=1 -v -timeout 15m -run '^TestDayOfFlapping$$' ./cmd/edged -args -hours 24 -patterns 99 -flapping $(CURDIR)/out/bench/flapping.json
 
 clean: ## remove out
 	rm -rf out

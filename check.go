@@ -32,9 +32,9 @@ func checkConfig(r *reader, c *Config) {
 		}
 	}
 	k.local()
-	k.peers()
 	k.nodes()
 	k.prefixes()
+	k.speaker()
 	k.services()
 	k.proxied()
 	k.regions()
@@ -74,11 +74,6 @@ func (k *checker) local() {
 		k.fail("node.bgp.router_id", "missing; expected an IPv4 address, because node %s has no address4", self.ID)
 	}
 	unique(k, "node.forwarder.interfaces", "", l.Forwarder.Interfaces, func(s string) string { return s })
-	for i, name := range l.Forwarder.Interfaces {
-		if strings.ContainsAny(name, "/: ") || name == "." || name == ".." {
-			k.fail(fmt.Sprintf("node.forwarder.interfaces[%d]", i), "%s is not the name of an interface", quote(name))
-		}
-	}
 	k.probeSource("node.probe_source4", l.ProbeSource4)
 	k.probeSource("node.probe_source6", l.ProbeSource6)
 }
@@ -108,32 +103,6 @@ func (k *checker) probeSource(path string, a netip.Addr) {
 		if s.VIP.Addr() == a {
 			k.fail(path, "%s is the VIP of service %s; expected an address that nothing else uses", a, s.ID)
 			return
-		}
-	}
-}
-
-func (k *checker) peers() {
-	s := k.c.Local.Speaker
-	k.most("node.bgp.peers", len(s.Peers), MaxPeers)
-	unique(k, "node.bgp.peers", ".name", s.Peers, func(p Peer) PeerID { return p.ID })
-	unique(k, "node.bgp.peers", ".address", s.Peers, func(p Peer) netip.Addr { return p.Addr })
-	for i, p := range s.Peers {
-		path := fmt.Sprintf("node.bgp.peers[%d]", i)
-		unique(k, path+".families", "", p.Families, func(f Family) Family { return f })
-		if p.Addr.IsValid() && p.LocalAddr.IsValid() && p.Addr.Is4() != p.LocalAddr.Is4() {
-			k.fail(path+".local_address", "%s is not of the family of the peer's address %s", p.LocalAddr, p.Addr)
-		}
-		if p.Addr.IsValid() && p.LocalAddr == p.Addr {
-			k.fail(path+".local_address", "%s is the address of the peer; expected one of this box", p.LocalAddr)
-		}
-		if p.ASN != 0 && p.ASN == s.ASN {
-			k.fail(path+".asn", "%d is our own, node.bgp.asn; expected another: only eBGP is spoken", p.ASN)
-		}
-		if p.Keepalive*3 > p.Hold && p.Hold > 0 {
-			k.fail(path+".keepalive", "%s is more than a third of the hold time %s", short(p.Keepalive), short(p.Hold))
-		}
-		if p.Passive && s.Listen == 0 && !k.bad["node.bgp.listen"] {
-			k.fail(path+".passive", "waiting for the peer needs node.bgp.listen, which is 0")
 		}
 	}
 }
@@ -191,17 +160,58 @@ func (k *checker) prefixes() {
 	k.without4, k.without6 = k.nodesWithout()
 	for i := range f.Prefixes {
 		p, path := &f.Prefixes[i], fmt.Sprintf("fleet.prefixes[%d]", i)
-		k.minSites(path+".min_sites", p, len(k.sites)-1)
 		k.needs(path, p.Needs)
-		// The next hop of an announcement has the family of the prefix.
-		lacking := k.without4[""]
-		if p.Net.Addr().Is6() {
-			lacking = k.without6[""]
-		}
-		if p.Net.IsValid() && lacking != "" {
-			k.fail(path+".prefix", "node %s has no address of this family and could not announce %s", lacking, p.Net)
+		announce := k.unconditional(path, p)
+		k.minSites(path+".min_sites", p, announce)
+		if at := k.lacking(p, announce); p.Net.IsValid() && at != "" {
+			k.fail(path+".prefix", "node %s has no address of this family and could not announce %s", at, p.Net)
 		}
 	}
+}
+
+// unconditional returns the sites that may announce p and have nodes: all, or
+// those that do whatever their health says.
+func (k *checker) unconditional(path string, p *Prefix) []SiteID {
+	if len(p.Unconditional) == 0 {
+		return k.sites
+	}
+	at := path + ".unconditional"
+	unique(k, at, "", p.Unconditional, func(id SiteID) SiteID { return id })
+	var out []SiteID
+	for i, id := range p.Unconditional {
+		k.site(fmt.Sprintf("%s[%d]", at, i), id)
+		if slices.Contains(k.sites, id) && !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	if len(out) == 0 && len(k.sites) > 0 && k.sitesWhole && !k.anyBad(at, len(p.Unconditional)) {
+		k.fail(at, "none of these sites has a node; nobody would announce %s", p.Net)
+	}
+	if len(p.Needs) > 0 {
+		k.fail(path+".needs", "an unconditional prefix has none: it is announced whatever the health says")
+	}
+	if p.WhenFull == DegradeFull {
+		k.fail(path+".when_full", "means nothing for an unconditional prefix: it is announced whatever the health says")
+	}
+	return out
+}
+
+// lacking returns a node of those sites that could not announce p: the next hop
+// of an announcement has the family of the prefix.
+func (k *checker) lacking(p *Prefix, sites []SiteID) NodeID {
+	without := k.without4
+	if p.Net.Addr().Is6() {
+		without = k.without6
+	}
+	if len(p.Unconditional) == 0 {
+		return without[""]
+	}
+	for _, id := range sites {
+		if without[id] != "" {
+			return without[id]
+		}
+	}
+	return ""
 }
 
 // nodesWithout returns, of each site, a node without an address of each family;
@@ -229,16 +239,21 @@ func (k *checker) nodesWithout() (v4, v6 map[SiteID]NodeID) {
 // minSites: a floor that the other sites cannot reach would never let any site
 // go. A floor of 0 lets the last one go: that is how a prefix is retired, so it
 // has to be written out.
-func (k *checker) minSites(path string, p *Prefix, most int) {
+func (k *checker) minSites(path string, p *Prefix, announce []SiteID) {
+	most, of := len(announce)-1, ""
+	if len(p.Unconditional) > 0 {
+		of = " of unconditional"
+	}
 	if p.MinSites < 0 {
 		p.MinSites = min(1, max(most, 0))
 	}
 	switch {
-	case k.bad[path] || len(k.sites) == 0 || k.bad["fleet.nodes"]:
+	case k.bad[path] || len(announce) == 0 || k.bad["fleet.nodes"]:
+	case of != "" && k.anyBad(strings.TrimSuffix(path, ".min_sites")+".unconditional", len(p.Unconditional)):
 	case most == 0 && p.MinSites > 0:
-		k.fail(path, "%d is not 0: only one site has nodes, no other can stay", p.MinSites)
+		k.fail(path, "%d is not 0: only one site%s has nodes, no other can stay", p.MinSites, of)
 	case most > 0 && (p.MinSites > most):
-		k.fail(path, "%d is not from 0 to %d: %d sites have nodes, one less can stay while one leaves", p.MinSites, most, len(k.sites))
+		k.fail(path, "%d is not from 0 to %d: %d sites%s have nodes, one less can stay while one leaves", p.MinSites, most, len(announce), of)
 	}
 }
 

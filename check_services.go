@@ -45,8 +45,13 @@ func (k *checker) vip(path string, a netip.Addr) {
 	if !a.IsValid() {
 		return
 	}
-	if _, ok := k.c.Fleet.PrefixOf(a); !ok && k.prefixesWhole {
+	in, ok := k.c.Fleet.PrefixOf(a)
+	switch {
+	case !k.prefixesWhole:
+	case !ok:
 		k.fail(path, "%s is not inside any of fleet.prefixes", a)
+	case len(in.Unconditional) > 0:
+		k.fail(path, "%s is in %s, which is unconditional, so that it would be announced where it cannot be served; expected a longer prefix around it in fleet.prefixes", a, in.Net)
 	}
 	for _, n := range k.c.Fleet.Nodes {
 		if n.Addr4 == a || n.Addr6 == a {

@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -33,6 +35,9 @@ type Local struct {
 	// vip come: in no other use, and routed to this node by the site's
 	// routers. Not valid when not configured.
 	ProbeSource4, ProbeSource6 netip.Addr
+	// DrainFile, if it exists, drains what it names; see drains by file in the
+	// docs. Empty: none.
+	DrainFile string
 	// ProxyUser is the user that edgeproxy becomes once it has its sockets.
 	// Empty keeps the user it was started as.
 	ProxyUser string
@@ -60,50 +65,6 @@ type ForwarderConfig struct {
 	// Blocklist names a file of source prefixes, one a line, whose packets to any
 	// VIP are dropped. Empty: none.
 	Blocklist string
-}
-
-// Speaker is the BGP side of this node. It is handed to edgebgp as it is.
-type Speaker struct {
-	ASN      uint32     `json:"asn"`
-	RouterID netip.Addr `json:"router_id"`
-	// Listen is the local TCP port; 0 listens on none (only dials out).
-	Listen int `json:"listen"`
-	// Lease is how long edgebgp goes on with the announcements as they are
-	// when edged does not renew them.
-	Lease time.Duration `json:"lease_ns"`
-	Peers []Peer        `json:"peers"`
-}
-
-// Family is an address family of BGP.
-type Family string
-
-// The families: unicast, AFI 1 and 2 (RFC 4760).
-const (
-	IPv4 Family = "ipv4"
-	IPv6 Family = "ipv6"
-)
-
-// Peer is a BGP neighbour of this node.
-type Peer struct {
-	ID   PeerID     `json:"id"`
-	Addr netip.Addr `json:"address"`
-	ASN  uint32     `json:"asn"`
-	// LocalAddr is the source of the session; not valid lets the kernel choose.
-	LocalAddr netip.Addr `json:"local_address,omitzero"`
-	// Families are the address families that are negotiated.
-	Families []Family `json:"families"`
-	// Hold is the hold time offered (RFC 4271 section 4.2), Keepalive the
-	// interval of keepalives, ConnectRetry the pause between connects.
-	Hold         time.Duration `json:"hold_ns"`
-	Keepalive    time.Duration `json:"keepalive_ns"`
-	ConnectRetry time.Duration `json:"connect_retry_ns"`
-	// PasswordFile holds the key of TCP MD5 (RFC 2385); empty uses none.
-	PasswordFile string `json:"password_file,omitempty"`
-	// Multihop is the TTL of an eBGP session over more than one hop; 0 is a
-	// direct session.
-	Multihop int `json:"multihop,omitempty"`
-	// Passive waits for the peer to connect.
-	Passive bool `json:"passive,omitempty"`
 }
 
 // Fleet is what all boxes share.
@@ -148,18 +109,48 @@ type Prefix struct {
 	MinSites int
 	// Announce and Degraded are the attributes of the two ways to announce.
 	Announce, Degraded Attributes
+	// WhenFull says what becomes of it while its site is full.
+	WhenFull FullPolicy
+	// Unconditional are the sites that announce it whatever their health says; no
+	// other site does. Empty: every site announces it, by its health.
+	Unconditional []SiteID
 	// Needs are the dependencies of this prefix alone, on top of those of the
 	// site and of its services.
 	Needs []Need
 }
 
+// AnnouncedAt says whether p is announced at site whatever the health, and if it
+// is announced at other sites only, why not here.
+func (p Prefix) AnnouncedAt(site SiteID) (unconditional bool, elsewhere Reason) {
+	switch {
+	case len(p.Unconditional) == 0:
+		return false, ""
+	case slices.Contains(p.Unconditional, site):
+		return true, ""
+	}
+	return false, Reason(fmt.Sprintf("announced at %s only", joinSites(p.Unconditional)))
+}
+
 // NeedClass says what a failed dependency means.
 type NeedClass string
 
-// A failed hard dependency makes the site sick, a failed soft one degraded.
+// A failed hard dependency makes the site sick, a failed soft one degraded. A
+// Shared one is the same thing for every site: as long as others miss it too, or
+// may, its failure degrades; only where this site is alone with it, it is hard.
 const (
-	Hard NeedClass = "hard"
-	Soft NeedClass = "soft"
+	Hard   NeedClass = "hard"
+	Soft   NeedClass = "soft"
+	Shared NeedClass = "shared"
+)
+
+// FullPolicy says how a prefix is announced while its site is full.
+type FullPolicy string
+
+// Spread goes on as before, and the backbone takes the excess to other regions;
+// DegradeFull makes the site less attractive too.
+const (
+	SpreadFull  FullPolicy = "spread"
+	DegradeFull FullPolicy = "degrade"
 )
 
 // Need is an edge of the dependency graph.
@@ -238,88 +229,13 @@ type Guard struct {
 	// PromiseLease is how long a promise to stay binds; AskTimeout how long a
 	// round waits for promises; BackOff the pause after a refused round.
 	PromiseLease, AskTimeout, BackOff time.Duration
-}
-
-// HealthConfig is the probes and the graph that every box has.
-type HealthConfig struct {
-	Probes []Probe
-	Groups []Group
-	// Needs are the dependencies of every prefix of a site.
-	Needs []Need
-	// Hold is how long a sick prefix must have been healthy again before the
-	// site comes back.
-	Hold time.Duration
-}
-
-// ProbeKind is what a probe does.
-type ProbeKind string
-
-// The kinds of probes.
-const (
-	// ProbeProcess: the process of a pid file is alive.
-	ProbeProcess ProbeKind = "process"
-	// ProbeTCP: a TCP connection opens.
-	ProbeTCP ProbeKind = "tcp"
-	// ProbeHTTP: GET of a URL answers with the expected status and body.
-	ProbeHTTP ProbeKind = "http"
-	// ProbeVIP: a request to a service's VIP is answered through the local data
-	// path: through XDP, the ring, the encapsulation and the proxy.
-	ProbeVIP ProbeKind = "vip"
-	// ProbeForwarder: the XDP program is attached to every uplink.
-	ProbeForwarder ProbeKind = "forwarder"
-	// ProbeRegions: at least AtLeast regions can be reached from edgeproxy.
-	ProbeRegions ProbeKind = "regions"
-)
-
-// Probe is one probe and its damping.
-type Probe struct {
-	ID   ProbeID
-	Kind ProbeKind
-	// PIDFile (process) names the file that holds the pid.
-	PIDFile string
-	// Addr (tcp) is where to connect.
-	Addr netip.AddrPort
-	// URL (http) is asked with GET; its host is an address, so that no name
-	// has to be looked up. Path is what a vip, a backend check or a region
-	// check asks for instead of a whole URL.
-	URL, Path string
-	// Host is the Host header and, over TLS, the server name; empty uses the
-	// address.
-	Host string
-	// Insecure (https) does not verify the certificate.
-	Insecure bool
-	// Status (http, vip) is the expected status; 0 is 200. Body, if not empty,
-	// must be contained in the first 64 KiB of the answer.
-	Status int
-	Body   string
-	// Service (vip) is whose VIP is asked.
-	Service ServiceID
-	// AtLeast (regions) is how many regions must be reachable.
-	AtLeast int
-	// Interval is between the starts of two runs, Timeout the limit of one.
-	Interval, Timeout time.Duration
-	// Rise and Fall are how many consecutive good or bad runs change the state.
-	Rise, Fall int
-}
-
-// GroupMode is how a group combines its members.
-type GroupMode string
-
-// The modes of a group.
-const (
-	All     GroupMode = "all"
-	Any     GroupMode = "any"
-	AtLeast GroupMode = "at-least"
-)
-
-// Group is a node of the dependency graph made of others.
-type Group struct {
-	ID   ProbeID
-	Mode GroupMode
-	// K is how many members must be up in mode at-least.
-	K int
-	// Of are probes or groups; no cycle.
-	Of []ProbeID
+	// DrainTime is how long a planned withdrawal is announced degraded first, so
+	// that the traffic moves before the route does; 0 asks at once. It ends early
+	// when the traffic has gone.
+	DrainTime time.Duration
+	// MaxCycles is how often in an hour a prefix may be withdrawn for sickness;
+	// beyond it is degraded only.
+	MaxCycles int
 }
 
 // Self returns this box as the fleet knows it. The zero Node if the

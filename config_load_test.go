@@ -64,6 +64,7 @@ func TestLoadUnreadable(t *testing.T) {
 func TestErrors(t *testing.T) {
 	for file, cases := range map[string]string{
 		"testdata/example.yaml": "testdata/errors.txt", "testdata/forwarder.yaml": "testdata/forwarder-errors.txt",
+		"testdata/bgp.yaml": "testdata/bgp-errors.txt", "testdata/health.yaml": "testdata/health-errors.txt",
 	} {
 		base := read(t, file)
 		for i, one := range strings.Split(read(t, cases), "\n\n") {

@@ -17,6 +17,9 @@ const (
 	Announced Rung = "announced"
 	// Degraded: announced, made less attractive; a soft dependency failed.
 	Degraded Rung = "degraded"
+	// Draining: announced at its least attractive ahead of a planned withdrawal,
+	// so that the traffic moves first; the guard is not asked yet.
+	Draining Rung = "draining"
 	// Leaving: announced at its least attractive, and the guard is being asked.
 	Leaving Rung = "leaving"
 	// LastResort: the guard has refused; announced at its least attractive.
@@ -27,7 +30,7 @@ const (
 
 // OnAir says whether a prefix on this rung is announced.
 func (r Rung) OnAir() bool {
-	return r == Announced || r == Degraded || r == Leaving || r == LastResort
+	return r == Announced || r == Degraded || r == Draining || r == Leaving || r == LastResort
 }
 
 // WantsOut says whether a prefix on this rung is asking the guard for leave.
@@ -42,6 +45,8 @@ type Decision struct {
 	// WellSince is since when the prefix could be served without a break, be it
 	// healthy or degraded; zero while it is sick or nothing is known.
 	WellSince time.Time `json:"well_since,omitzero"`
+	// PlainSince is since when it could be announced at its best, likewise.
+	PlainSince time.Time `json:"plain_since,omitzero"`
 	// Severity ranks the wish to leave, for the guard: higher is worse.
 	Severity int `json:"severity,omitempty"`
 }
@@ -78,16 +83,30 @@ type Facts struct {
 	// NotReady says why a prefix that is not on the air cannot be announced yet,
 	// whatever its health; empty: it can.
 	NotReady Reason
-	// Hold is how long a prefix must be healthy again before it comes back.
+	// Hold is how long a prefix must be healthy again before it comes back, and
+	// how long one that is announced degraded before it is announced at its best.
 	Hold time.Duration
+	// DrainTime is how long a planned withdrawal is announced degraded before the
+	// guard is asked; Quiet says that its traffic has gone, which ends that early.
+	DrainTime time.Duration
+	Quiet     bool
+	// TooOften says why the prefix may not be withdrawn again so soon, whatever
+	// for, Restless why it may not be announced at its best; empty: it may.
+	TooOften, Restless Reason
+	// WhenFull says what a full site does.
+	WhenFull FullPolicy
+	// Unconditional says that the prefix is announced here whatever its health;
+	// Elsewhere that only other sites announce it, and why.
+	Unconditional bool
+	Elsewhere     Reason
 }
 
 // Decide says where prefix p stands now. It is pure. It never returns
 // Withdrawn for a prefix that is on the air: withdrawing is an act, done under
 // the guard's permit, after which OnAir is false.
 func Decide(p netip.Prefix, f Facts) Decision {
-	d := Decision{Prefix: p, WellSince: wellSince(f)}
-	d.Rung, d.Reason, d.Severity = rung(f, d.WellSince)
+	d := Decision{Prefix: p, WellSince: wellSince(f), PlainSince: plainSince(f)}
+	d.Rung, d.Reason, d.Severity = rung(f, d)
 	d.Since = f.Last.Since
 	if d.Rung != f.Last.Rung || d.Since.IsZero() {
 		d.Since = f.Now
@@ -101,7 +120,7 @@ func wellSince(f Facts) time.Time {
 	switch f.Condition.Health {
 	case Sick:
 		return time.Time{}
-	case Healthy, HealthDegraded:
+	case Healthy, HealthFull, HealthDegraded:
 		if f.Last.WellSince.IsZero() {
 			return f.Condition.Since
 		}
@@ -109,7 +128,42 @@ func wellSince(f Facts) time.Time {
 	return f.Last.WellSince
 }
 
-func rung(f Facts, well time.Time) (Rung, Reason, int) {
+// plainSince is broken by any failure, but not by what is not known.
+func plainSince(f Facts) time.Time {
+	switch {
+	case f.Condition.Health == HealthUnknown:
+		return f.Last.PlainSince
+	case !plain(f):
+		return time.Time{}
+	case f.Last.PlainSince.IsZero():
+		return f.Now
+	}
+	return f.Last.PlainSince
+}
+
+// plain says whether the condition asks for nothing but the best announcement.
+func plain(f Facts) bool {
+	h := f.Condition.Health
+	return h == Healthy || h == HealthFull && f.WhenFull != DegradeFull
+}
+
+func rung(f Facts, d Decision) (Rung, Reason, int) {
+	switch {
+	case f.Elsewhere != "" && !f.OnAir:
+		return Withheld, f.Elsewhere, 0
+	case f.Elsewhere != "" && f.Settled:
+		return leave(f, f.Elsewhere, SeverityDrain)
+	case f.Unconditional && f.Drain != nil:
+		return leave(f, Reason("drained: "+f.Drain.Reason), SeverityDrain)
+	case f.Unconditional && !f.OnAir && f.NotReady != "":
+		return Withheld, f.NotReady, 0
+	case f.Unconditional:
+		return Announced, "unconditional: announced whatever its health", 0
+	}
+	return byHealth(f, d)
+}
+
+func byHealth(f Facts, d Decision) (Rung, Reason, int) {
 	// An operator's order holds whatever is known of the health: a probe that
 	// can never run must not make a node undrainable.
 	if f.Settled && f.Drain != nil && f.Condition.Health != Sick {
@@ -122,17 +176,40 @@ func rung(f Facts, well time.Time) (Rung, Reason, int) {
 		return leave(f, f.Condition.Reason, SeveritySick)
 	}
 	if !f.OnAir {
-		if wait, why := mustHold(f, well); wait {
+		if wait, why := mustHold(f, d.WellSince); wait {
 			return Withdrawn, why, 0
 		}
-		if f.NotReady != "" {
+		switch {
+		case f.NotReady != "" && f.Last.Rung == Withdrawn: // stays one: its hold is not over by that
+			return Withdrawn, f.NotReady, 0
+		case f.NotReady != "":
 			return Withheld, f.NotReady, 0
 		}
 	}
-	if f.Condition.Health == HealthDegraded {
+	if !plain(f) {
 		return Degraded, f.Condition.Reason, 0
 	}
+	if why := stayDegraded(f, d.PlainSince); why != "" {
+		return Degraded, why, 0
+	}
+	if f.Condition.Health == HealthFull {
+		return Announced, f.Condition.Reason + "; it stays, and what it cannot take is spread to other regions", 0
+	}
 	return Announced, "", 0
+}
+
+// stayDegraded says why a prefix that could be announced at its best is not yet:
+// a dependency that flaps must not make routes flap.
+func stayDegraded(f Facts, plain time.Time) Reason {
+	switch was := f.Last.Rung; {
+	case !was.OnAir() || was == Announced:
+		return ""
+	case f.Restless != "":
+		return f.Restless
+	case f.Now.Sub(plain) < f.Hold:
+		return Reason(fmt.Sprintf("well again since %s; announced at its best after %s", plain.UTC().Format(time.TimeOnly), f.Hold))
+	}
+	return ""
 }
 
 // unsettled is for the time before the probes can be believed, and for unknown
@@ -140,14 +217,18 @@ func rung(f Facts, well time.Time) (Rung, Reason, int) {
 // known, but the prefix stays degraded.
 func unsettled(f Facts) (Rung, Reason, int) {
 	switch {
-	case f.OnAir && f.Last.Rung.WantsOut():
+	case f.OnAir && (f.Last.Rung.WantsOut() || f.Last.Rung == Draining):
 		return Degraded, "kept degraded: " + unknownReason(f.Condition), 0
+	case f.OnAir && f.Last.Rung.OnAir() && f.Settled:
+		return f.Last.Rung, "kept as it was: " + unknownReason(f.Condition), 0
 	case f.OnAir && f.Last.Rung.OnAir():
 		return f.Last.Rung, f.Last.Reason, 0
 	case f.OnAir && f.SentDegraded:
 		return Degraded, "kept degraded as it was before edged started; the first round of probes is not over", 0
 	case f.OnAir:
 		return Announced, "kept as it was before edged started; the first round of probes is not over", 0
+	case f.Last.Rung == Withdrawn && f.Settled:
+		return Withdrawn, "kept as it was: " + unknownReason(f.Condition), 0
 	case f.Last.Rung == Withdrawn:
 		return Withdrawn, f.Last.Reason, 0
 	case !f.Settled:
@@ -178,10 +259,23 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 		return Withheld, why, 0
 	case !f.OnAir:
 		return Withdrawn, why, 0
+	case f.TooOften != "" && !f.Last.Rung.WantsOut():
+		return Degraded, why + "; " + f.TooOften, severity
+	case severity == SeverityDrain && mustDrain(f):
+		return Draining, why, severity
 	case f.Permit.Refused && !f.Permit.OK:
 		return LastResort, why + Reason(fmt.Sprintf("; may not withdraw: %s", f.Permit.Reason)), severity
 	}
 	return Leaving, why, severity
+}
+
+// mustDrain says whether the traffic is to be given time to move. A prefix that
+// has asked the guard already has had it.
+func mustDrain(f Facts) bool {
+	if f.Quiet || f.DrainTime <= 0 || f.Last.Rung.WantsOut() {
+		return false
+	}
+	return f.Last.Rung != Draining || f.Now.Sub(f.Last.Since) < f.DrainTime
 }
 
 // mustHold keeps a prefix that was withdrawn off the air until it has been

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
@@ -58,6 +59,29 @@ func TestDecide(t *testing.T) {
 		{"withdrawn, and enough others announce", Facts{Settled: true, Floor: 1, Others: 1, Last: Decision{Rung: Withdrawn}, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"drained and sick, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Drain: drain, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"drained, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Drain: drain, Condition: condition(Healthy, 0, "")}, Withdrawn, "drained"},
+		{"drained, the traffic moves first", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Condition: condition(Healthy, 0, "")}, Draining, "drained: maintenance"},
+		{"drained, the traffic still moves", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Draining, Since: testNow.Add(-59 * time.Second)}, Condition: condition(Healthy, 0, "")}, Draining, "drained"},
+		{"drained, the time is over", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Draining, Since: testNow.Add(-time.Minute)}, Condition: condition(Healthy, 0, "")}, Leaving, "drained"},
+		{"drained, the traffic has gone", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Quiet: true, Last: Decision{Rung: Draining, Since: testNow}, Condition: condition(Healthy, 0, "")}, Leaving, "drained"},
+		{"drained and asking, refused", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Leaving}, Permit: Permit{Refused: true, Reason: "b"}, Condition: condition(Healthy, 0, "")}, LastResort, "may not withdraw: b"},
+		{"sick while it drains", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Draining, Since: testNow}, Condition: sick}, Leaving, "web-vip is down"},
+		{"sick too often", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Condition: sick}, Degraded, "web-vip is down; withdrawn 3 times"},
+		{"drained too often", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Drain: drain, Condition: condition(Healthy, 0, "")}, Degraded, "drained: maintenance; withdrawn 3 times"},
+		{"sick too often, but asking already", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Last: Decision{Rung: Leaving}, Condition: sick}, Leaving, "web-vip is down"},
+		{"withdrawn, well, and no table", Facts{Settled: true, NotReady: "no table", Last: Decision{Rung: Withdrawn}, Condition: condition(Healthy, time.Hour, "")}, Withdrawn, "no table"},
+		{"unconditional, and no table", Facts{Unconditional: true, NotReady: "no table"}, Withheld, "no table"},
+		{"full", Facts{OnAir: true, Settled: true, Condition: condition(HealthFull, 0, "web is full")}, Announced, "web is full; it stays"},
+		{"full, and to degrade", Facts{OnAir: true, Settled: true, WhenFull: DegradeFull, Condition: condition(HealthFull, 0, "web is full")}, Degraded, "web is full"},
+		{"full is well enough to come back", Facts{Settled: true, Hold: time.Second, Last: Decision{Rung: Withdrawn}, Condition: condition(HealthFull, time.Minute, "web is full")}, Announced, "web is full"},
+		{"well again, not for long", Facts{OnAir: true, Settled: true, Hold: time.Minute, Last: Decision{Rung: Degraded, PlainSince: testNow.Add(-59 * time.Second)}, Condition: condition(Healthy, 0, "")}, Degraded, "announced at its best after 1m0s"},
+		{"well again for the hold", Facts{OnAir: true, Settled: true, Hold: time.Minute, Last: Decision{Rung: LastResort, PlainSince: testNow.Add(-time.Minute)}, Condition: condition(Healthy, 0, "")}, Announced, ""},
+		{"well again, but restless", Facts{OnAir: true, Settled: true, Restless: "became worse 6 times", Last: Decision{Rung: Degraded, PlainSince: testNow.Add(-time.Hour)}, Condition: condition(Healthy, 0, "")}, Degraded, "became worse 6 times"},
+		{"the order to drain is taken back", Facts{OnAir: true, Settled: true, Hold: time.Minute, Last: Decision{Rung: Draining, PlainSince: testNow.Add(-time.Hour)}, Condition: condition(Healthy, 0, "")}, Announced, ""},
+		{"unconditional, at the boot", Facts{Unconditional: true}, Announced, "unconditional"},
+		{"unconditional and sick", Facts{Unconditional: true, OnAir: true, Settled: true, Condition: sick}, Announced, "unconditional"},
+		{"unconditional and drained", Facts{Unconditional: true, OnAir: true, Settled: true, Drain: drain, Condition: sick}, Leaving, "drained"},
+		{"announced elsewhere only", Facts{Elsewhere: "announced at a only", Settled: true, Condition: condition(Healthy, 0, "")}, Withheld, "announced at a only"},
+		{"announced elsewhere only, and still here", Facts{Elsewhere: "announced at a only", OnAir: true, Settled: true, Condition: condition(Healthy, 0, "")}, Leaving, "announced at a only"},
 		{"sick outranks drained", Facts{OnAir: true, Settled: true, Drain: drain, Condition: sick}, Leaving, "web-vip is down"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -77,18 +101,28 @@ func TestDecide(t *testing.T) {
 // are, a prefix that is on the air stays on the air, since only the act of
 // withdrawing under a permit takes it off.
 func TestDecideNeverWithdrawsOnAir(t *testing.T) {
-	rungs := []Rung{"", Withheld, Announced, Degraded, Leaving, LastResort, Withdrawn}
+	rungs := []Rung{"", Withheld, Announced, Degraded, Draining, Leaving, LastResort, Withdrawn}
 	drains := []*Drain{nil, {Reason: "x"}}
 	n := 0
 	for _, last := range rungs {
 		for h := range Sick + 1 {
-			for bits := range 16 {
+			for bits := range 512 {
 				for _, dr := range drains {
 					f := Facts{
 						Now: testNow, Last: Decision{Rung: last}, OnAir: true, Hold: time.Minute, Drain: dr,
 						Settled: bits&1 != 0, SentDegraded: bits&2 != 0,
 						Permit:    Permit{OK: bits&4 != 0, Refused: bits&8 != 0},
 						Condition: Condition{Health: h, Since: testNow},
+						Quiet:     bits&16 != 0, Unconditional: bits&32 != 0,
+					}
+					if bits&64 != 0 {
+						f.TooOften, f.Restless = "often", "restless"
+					}
+					if bits&128 != 0 {
+						f.Elsewhere = "elsewhere"
+					}
+					if bits&256 != 0 {
+						f.DrainTime, f.WhenFull = time.Minute, DegradeFull
 					}
 					n++
 					if d := Decide(testPrefix, f); !d.Rung.OnAir() {
@@ -98,7 +132,7 @@ func TestDecideNeverWithdrawsOnAir(t *testing.T) {
 			}
 		}
 	}
-	if want := len(rungs) * int(Sick+1) * 16 * len(drains); n != want {
+	if want := len(rungs) * int(Sick+1) * 512 * len(drains); n != want {
 		t.Fatalf("tried %d combinations, want %d", n, want)
 	}
 }
@@ -135,5 +169,56 @@ func TestDecideSince(t *testing.T) {
 	f.Condition = condition(Sick, 0, "x")
 	if d := Decide(testPrefix, f); !d.Since.Equal(testNow) {
 		t.Errorf("changed rung: since %v, want %v", d.Since, testNow)
+	}
+}
+
+// TestDecideProperties draws facts at random and holds three sentences against
+// the decisions: no prefix with a failed hard dependency is plainly announced;
+// what is not known changes nothing; a better condition never gives a worse rung.
+func TestDecideProperties(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 2))
+	badness := map[Rung]int{Announced: 0, Degraded: 1, Draining: 2, Leaving: 3, LastResort: 3, Withdrawn: 4, Withheld: 4}
+	rungs := []Rung{"", Withheld, Announced, Degraded, Draining, Leaving, LastResort, Withdrawn}
+	for range 200_000 {
+		f := Facts{
+			Now: testNow, OnAir: rng.IntN(2) == 0, Settled: rng.IntN(4) > 0, SentDegraded: rng.IntN(2) == 0,
+			Permit: Permit{OK: rng.IntN(2) == 0, Refused: rng.IntN(2) == 0}, Quiet: rng.IntN(2) == 0,
+			Hold: time.Duration(rng.IntN(3)) * time.Minute, DrainTime: time.Duration(rng.IntN(2)) * time.Minute,
+			Floor: rng.IntN(3), Others: rng.IntN(4) - 1,
+			Last: Decision{
+				Rung: rungs[rng.IntN(len(rungs))], Since: testNow.Add(-time.Duration(rng.IntN(200)) * time.Second), Reason: "before",
+				WellSince: testNow.Add(-time.Duration(rng.IntN(200)) * time.Second), PlainSince: testNow.Add(-time.Duration(rng.IntN(200)) * time.Second),
+			},
+			WhenFull: []FullPolicy{SpreadFull, DegradeFull}[rng.IntN(2)],
+		}
+		if rng.IntN(4) == 0 {
+			f.Drain = &Drain{Reason: "drain"}
+		}
+		if rng.IntN(4) == 0 {
+			f.TooOften = "too often"
+		}
+		at := func(h Health) Decision {
+			f.Condition = Condition{Health: h, Since: testNow.Add(-time.Hour), Reason: "cause"}
+			return Decide(testPrefix, f)
+		}
+		if d := at(Sick); d.Rung == Announced && f.Settled {
+			t.Fatalf("sick and plainly announced: %+v", f)
+		}
+		worst := 0
+		for _, h := range []Health{Healthy, HealthFull, HealthDegraded, Sick} {
+			d := at(h)
+			if b := badness[d.Rung]; b < worst && f.Settled && !(d.Rung == LastResort && !f.OnAir) && !(h == Sick && f.Drain != nil) && f.TooOften == "" {
+				t.Fatalf("%s stands at %s, better than what is healthier: %+v", h, d.Rung, f)
+			} else {
+				worst = max(worst, b)
+			}
+		}
+		d := at(HealthUnknown)
+		if f.Drain == nil && d.Rung.OnAir() != f.OnAir {
+			t.Fatalf("unknown health moved the prefix to %s: %+v", d.Rung, f)
+		}
+		if f.Drain == nil && f.OnAir && (f.Last.Rung == Announced || f.Last.Rung == Degraded) && d.Rung != f.Last.Rung {
+			t.Fatalf("unknown health changed %s to %s", f.Last.Rung, d.Rung)
+		}
 	}
 }

@@ -44,6 +44,12 @@ type SpeakerState struct {
 	Expired       bool           `json:"expired"`
 	Announcements []Announcement `json:"announcements"`
 	Peers         []PeerState    `json:"peers"`
+	// Origins are what the RPKI says of our announcements, RPKI its source.
+	Origins []Origin    `json:"origins,omitempty"`
+	RPKI    SourceState `json:"rpki,omitzero"`
+	// Sightings are what Watch, and peers that are watched, see wrong.
+	Sightings []Sighting  `json:"sightings,omitempty"`
+	Watch     SourceState `json:"watch,omitzero"`
 }
 
 // PeerState is one peer as the speaker sees it.
@@ -58,9 +64,62 @@ type PeerState struct {
 	// Flaps counts how often an established session was lost.
 	Flaps   int    `json:"flaps"`
 	LastErr string `json:"last_error,omitempty"`
+	// LastErrAt is when that was.
+	LastErrAt time.Time `json:"last_error_at,omitzero"`
+	// Local is our end of the session.
+	Local netip.AddrPort `json:"local,omitzero"`
+	// Hold and Keepalive are those negotiated, RemoteID is the peer's router id.
+	Hold      time.Duration `json:"hold_ns,omitempty"`
+	Keepalive time.Duration `json:"keepalive_ns,omitempty"`
+	RemoteID  netip.Addr    `json:"remote_id,omitzero"`
+	Families  []Family      `json:"families,omitempty"`
 	// Held are the prefixes of the peer's Adj-RIB-Out while established: what
-	// the peer really was sent, with its attributes.
+	// was written to it, with its attributes.
 	Held []HeldPrefix `json:"held,omitempty"`
+	// NotSent are announcements that this peer is not sent, and why.
+	NotSent []NotSent `json:"not_sent,omitempty"`
+	// Received is how many prefixes the peer has sent, of which none is used;
+	// OverLimit that they are more than its limit; Default whether a default
+	// route is among them, if that is asked for.
+	Received  int  `json:"received"`
+	OverLimit bool `json:"over_limit,omitempty"`
+	Default   bool `json:"default,omitempty"`
+	// Messages count what went over the wire in all sessions with this peer.
+	Messages MessageCounts `json:"messages"`
+	// BFD is the session that watches the path; nil: none.
+	BFD *BFDState `json:"bfd,omitempty"`
+}
+
+// MessageCounts count messages of BGP since the speaker has started.
+type MessageCounts struct {
+	UpdatesSent uint64 `json:"updates_sent"`
+	// WithdrawsSent are the prefixes withdrawn by those, not the messages.
+	WithdrawsSent   uint64 `json:"withdraws_sent"`
+	UpdatesReceived uint64 `json:"updates_received"`
+	// Malformed are messages of the peer that are not as the standards say,
+	// survivable or not.
+	Malformed uint64 `json:"malformed"`
+}
+
+// NotSent is an announcement that a peer is not sent.
+type NotSent struct {
+	Net    netip.Prefix `json:"prefix"`
+	Reason Reason       `json:"reason"`
+}
+
+// BFDState is the BFD session with a peer.
+type BFDState struct {
+	// State and Remote are admin-down, down, init or up; Diag and RemoteDiag
+	// say why (RFC 5880 section 4.1).
+	State      string    `json:"state"`
+	Remote     string    `json:"remote_state"`
+	Since      time.Time `json:"since,omitzero"`
+	Diag       string    `json:"diag,omitempty"`
+	RemoteDiag string    `json:"remote_diag,omitempty"`
+	LastErr    string    `json:"last_error,omitempty"`
+	// Detect is after how much silence the path is down.
+	Detect time.Duration `json:"detect_ns,omitempty"`
+	Flaps  int           `json:"flaps"`
 }
 
 // HeldPrefix is a prefix that a peer holds from us.
@@ -68,6 +127,35 @@ type HeldPrefix struct {
 	Net     netip.Prefix `json:"prefix"`
 	NextHop netip.Addr   `json:"next_hop"`
 	Attributes
+}
+
+// Origin is what the RPKI says of one of our announcements.
+type Origin struct {
+	Net netip.Prefix `json:"prefix"`
+	// Validity is valid, invalid-length, invalid-origin, not-found or unknown.
+	Validity string `json:"validity"`
+	Evidence string `json:"evidence,omitempty"`
+}
+
+// Sighting is something that the world sees of our prefixes and should not, or
+// does not see and should.
+type Sighting struct {
+	// Kind is unexpected-origin, more-specific, missing or leak.
+	Kind     string       `json:"kind"`
+	Net      netip.Prefix `json:"prefix"`
+	Seen     netip.Prefix `json:"seen,omitzero"`
+	Evidence string       `json:"evidence"`
+	Since    time.Time    `json:"since"`
+	Last     time.Time    `json:"last"`
+}
+
+// SourceState is a source of knowledge beside BGP: the RPKI cache, a feed.
+type SourceState struct {
+	// Source is where from; empty: none is configured.
+	Source  string    `json:"source,omitempty"`
+	Updated time.Time `json:"updated,omitzero"`
+	Items   int       `json:"items"`
+	LastErr string    `json:"last_error,omitempty"`
 }
 
 // Holders returns how many established peers hold p.
@@ -105,6 +193,11 @@ type Report struct {
 	Seq  uint64  `json:"seq"`
 	Says []Claim `json:"claims"`
 	Load LoadRow `json:"load"`
+	// Shared are the shared dependencies and how this node sees them.
+	Shared map[ProbeID]ProbeState `json:"shared,omitempty"`
+	// Prefer is the last order to move traffic that this node knows of, for each
+	// prefix.
+	Prefer []Preference `json:"prefer,omitempty"`
 }
 
 // LoadRow is one node's demand and its view of the regions.
@@ -207,10 +300,62 @@ type Binding struct {
 
 // Drain is an operator's order to leave: persisted, it survives restarts.
 type Drain struct {
-	// Prefix is what to leave; the zero Prefix is all of them.
+	// Prefix is what to leave, or Service the one whose prefix that is; neither:
+	// the whole node.
+	Prefix  netip.Prefix `json:"prefix,omitzero"`
+	Service ServiceID    `json:"service,omitempty"`
+	Reason  string       `json:"reason"`
+	Since   time.Time    `json:"since"`
+	// Until is when the order ends by itself; zero: never.
+	Until time.Time `json:"until,omitzero"`
+	// ByFile says that the drain file orders it: it ends with its line there.
+	ByFile bool `json:"by_file,omitempty"`
+}
+
+// Preference is an operator's order to move traffic: for a time, every site but
+// those of Sites is made less attractive. It needs no permit, since a prefix that
+// everybody prepends to is still there. It spreads through the fleet.
+type Preference struct {
+	Sites []SiteID `json:"sites"`
+	// Prefix is what it concerns; the zero Prefix is all of them.
 	Prefix netip.Prefix `json:"prefix,omitzero"`
-	Reason string       `json:"reason"`
-	Since  time.Time    `json:"since"`
+	// Prepend and MED are added at the other sites.
+	Prepend int       `json:"prepend,omitempty"`
+	MED     uint32    `json:"med,omitempty"`
+	Reason  string    `json:"reason"`
+	By      NodeID    `json:"by"`
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
+}
+
+// Event is a change that an operator may want to read of later.
+type Event struct {
+	Time time.Time `json:"time"`
+	// Kind is probe, prefix, peer, bfd, drain or prefer; Subject its name.
+	Kind    string `json:"kind"`
+	Subject string `json:"subject"`
+	From    string `json:"from"`
+	To      string `json:"to"`
+	// Evidence is what made it change.
+	Evidence string `json:"evidence,omitempty"`
+}
+
+// Events answers GET /v1/history?since=N: those after the first N of all, as far
+// as they are still kept, and how many there have been.
+type Events struct {
+	Events []Event `json:"events"`
+	Next   uint64  `json:"next"`
+}
+
+// WhatIf answers GET /v1/what-if?PROBE=STATE...: what would be announced if
+// the probes had those states.
+type WhatIf struct {
+	Changed map[ProbeID]ProbeState `json:"changed"`
+	Now     []Decision             `json:"now"`
+	Then    []Decision             `json:"then"`
+	// Health is what the graph would say.
+	Health []PrefixHealth `json:"health"`
+	Notes  []string       `json:"notes,omitempty"`
 }
 
 // SystemStatus is all that edged knows, as edgectl and the console show it:
@@ -226,12 +371,16 @@ type SystemStatus struct {
 	// ConfigErr says why the last reload was refused; empty after a good one.
 	ConfigErr string `json:"config_error,omitempty"`
 	// Alarms are the conditions that need a person, worst first.
-	Alarms     []string         `json:"alarms"`
-	Decisions  []Decision       `json:"decisions"`
-	Conditions []PrefixHealth   `json:"conditions"`
-	Drains     []Drain          `json:"drains"`
-	Probes     []Status         `json:"probes"`
+	Alarms     []string       `json:"alarms"`
+	Decisions  []Decision     `json:"decisions"`
+	Conditions []PrefixHealth `json:"conditions"`
+	Drains     []Drain        `json:"drains"`
+	Prefers    []Preference   `json:"prefers,omitempty"`
+	Probes     []Status       `json:"probes"`
+	// Speaker is what edgebgp said last, SpeakerErr why it does not say more:
+	// then Speaker is old.
 	Speaker    SpeakerState     `json:"speaker"`
+	SpeakerErr string           `json:"speaker_error,omitempty"`
 	Guard      GuardState       `json:"guard"`
 	Proxy      ProxyState       `json:"proxy"`
 	Forwarder  ForwarderStats   `json:"forwarder"`

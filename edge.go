@@ -44,6 +44,10 @@ type Reason string
 // own deadline missed): its result is unknown, which changes nothing.
 var ErrUnknown = errors.New("probe could not run")
 
+// ErrFull marks an answer of a target that is alive but takes no more: the
+// probe passes, and its state is Full instead of Up.
+var ErrFull = errors.New("alive but full")
+
 // Protocol is an IP protocol number that a service can have.
 type Protocol uint8
 
@@ -91,53 +95,6 @@ func (p *Protocol) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Community is a BGP community (RFC 1997): the AS in the upper, the value in
-// the lower 16 bits.
-type Community uint32
-
-// GracefulShutdown is the well-known community 65535:0 (RFC 8326): receivers
-// prefer any other path.
-const GracefulShutdown Community = 0xffff0000
-
-// String returns the community as "AS:VALUE".
-func (c Community) String() string { return fmt.Sprintf("%d:%d", uint32(c)>>16, uint32(c)&0xffff) }
-
-// MarshalText implements encoding.TextMarshaler.
-func (c Community) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (c *Community) UnmarshalText(b []byte) error {
-	v, err := ParseCommunity(string(b))
-	if err != nil {
-		return err
-	}
-	*c = v
-	return nil
-}
-
-// ParseCommunity reads "AS:VALUE", each 0 to 65535 in decimal digits.
-func ParseCommunity(s string) (Community, error) {
-	left, right, ok := strings.Cut(s, ":")
-	as, err1 := strconv.ParseUint(left, 10, 16)
-	val, err2 := strconv.ParseUint(right, 10, 16)
-	if !ok || err1 != nil || err2 != nil {
-		return 0, fmt.Errorf("community %q is not AS:VALUE, each 0 to 65535", s)
-	}
-	return Community(as<<16 | val), nil
-}
-
-// Attributes are the BGP path attributes that we set. The zero value adds
-// nothing to the path.
-type Attributes struct {
-	// Prepend is how many times our own AS is added to the path, on top of the
-	// one that eBGP adds. 0 to 10.
-	Prepend int `json:"prepend,omitempty"`
-	// MED is the multi-exit discriminator. 0 sends none.
-	MED uint32 `json:"med,omitempty"`
-	// Communities are sent in ascending order.
-	Communities []Community `json:"communities,omitempty"`
-}
-
 // Announcement is one prefix that this node tells its peers about.
 type Announcement struct {
 	Net netip.Prefix `json:"prefix"`
@@ -149,8 +106,39 @@ type Announcement struct {
 	Degraded Attributes `json:"degraded"`
 	// Degrade chooses Degraded.
 	Degrade bool `json:"degrade"`
+	// Shutdown adds GRACEFUL_SHUTDOWN (RFC 8326) to whatever degraded is: a
+	// planned withdrawal comes.
+	Shutdown bool `json:"shutdown,omitempty"`
+	// More is added for every peer, after what is the peer's own: prepends, and a
+	// MED if it is higher.
+	More Attributes `json:"more,omitzero"`
 	// Reason says why it is degraded.
 	Reason Reason `json:"reason,omitempty"`
+}
+
+// Sent is how a peer is sent the announcement: in its own way if it has one. It
+// shares no memory with a or p.
+func (p Peer) Sent(a Announcement) Attributes {
+	out := p.policy(a)
+	out.Prepend = min(out.Prepend+a.More.Prepend, MaxPrepend)
+	out.MED = max(out.MED, a.More.MED)
+	return out
+}
+
+func (p Peer) policy(a Announcement) Attributes {
+	if !a.Degrade {
+		return a.Normal.Plus(p.Announce)
+	}
+	out := a.Degraded
+	if p.Degraded != nil {
+		out = *p.Degraded
+	}
+	if a.Shutdown {
+		out = out.Plus(Attributes{Communities: []Community{GracefulShutdown}})
+	}
+	// The other way round: a MED or a local preference of its own must not undo
+	// the degrading.
+	return p.Announce.Plus(out)
 }
 
 // Flow is one connection as the forwarder sees it: the 5-tuple.
@@ -162,16 +150,21 @@ type Flow struct {
 // ProbeState is the damped state of a probe.
 type ProbeState uint8
 
-// A probe is Unknown until it has run; then Up or Down.
+// A probe is Unknown until it has run; then Up, Down or Full: alive, with no
+// room for more.
 const (
 	Unknown ProbeState = iota
 	Up
 	Down
+	Full
 )
 
-// String returns "unknown", "up" or "down".
+// Alive says whether the target answers: Up or Full.
+func (s ProbeState) Alive() bool { return s == Up || s == Full }
+
+// String returns "unknown", "up", "down" or "full".
 func (s ProbeState) String() string {
-	return [...]string{"unknown", "up", "down"}[min(s, Down)]
+	return [...]string{"unknown", "up", "down", "full"}[min(s, Full)]
 }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -179,13 +172,13 @@ func (s ProbeState) MarshalText() ([]byte, error) { return []byte(s.String()), n
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *ProbeState) UnmarshalText(b []byte) error {
-	for _, v := range []ProbeState{Unknown, Up, Down} {
+	for v := Unknown; v <= Full; v++ {
 		if v.String() == string(b) {
 			*s = v
 			return nil
 		}
 	}
-	return fmt.Errorf("probe state %q is not unknown, up or down", b)
+	return fmt.Errorf("probe state %q is not unknown, up, down or full", b)
 }
 
 // Status is what the prober knows of one probe.
@@ -214,18 +207,23 @@ type Status struct {
 // Health is what the dependency graph says of one prefix, from best to worst.
 type Health uint8
 
-// HealthUnknown changes nothing; Degraded is a failed soft dependency; Sick a
-// failed hard one.
+// HealthUnknown changes nothing; HealthFull serves but has no room for more, so
+// the load is spread; HealthDegraded is a failed soft dependency; Sick a failed
+// hard one.
 const (
 	HealthUnknown Health = iota
 	Healthy
+	HealthFull
 	HealthDegraded
 	Sick
 )
 
-// String returns "unknown", "healthy", "degraded" or "sick".
+// Serves says whether the prefix can be served, be it at its best or not.
+func (h Health) Serves() bool { return h == Healthy || h == HealthFull || h == HealthDegraded }
+
+// String returns "unknown", "healthy", "full", "degraded" or "sick".
 func (h Health) String() string {
-	return [...]string{"unknown", "healthy", "degraded", "sick"}[min(h, Sick)]
+	return [...]string{"unknown", "healthy", "full", "degraded", "sick"}[min(h, Sick)]
 }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -233,13 +231,13 @@ func (h Health) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (h *Health) UnmarshalText(b []byte) error {
-	for _, v := range []Health{HealthUnknown, Healthy, HealthDegraded, Sick} {
+	for v := HealthUnknown; v <= Sick; v++ {
 		if v.String() == string(b) {
 			*h = v
 			return nil
 		}
 	}
-	return fmt.Errorf("health %q is not unknown, healthy, degraded or sick", b)
+	return fmt.Errorf("health %q is not unknown, healthy, full, degraded or sick", b)
 }
 
 // Condition is a health with its reason: the path through the dependency graph

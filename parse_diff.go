@@ -33,21 +33,7 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 	switch {
 	case ours(a.Type()):
 		for i := range a.NumField() {
-			switch name := a.Type().Field(i).Name; name {
-			case "Proxied": // one key in the file, with TLS
-				d.value(path+".proxy", proxyKey(a), proxyKey(b))
-			case "TLS":
-			case "VIP": // two keys in the file
-				d.vip(path, a.Field(i), b.Field(i))
-			case "Addr":
-				d.address(path, a.Field(i), b.Field(i))
-			case "WeightFromCheck":
-				d.value(path+".weights", weightsKey(a), weightsKey(b))
-			case "ServerID": // bytes, hex in the file
-				d.value(path+".server_id", show(hexOf(a.Field(i))), show(hexOf(b.Field(i))))
-			default:
-				d.compare(path+"."+key(name), a.Field(i), b.Field(i))
-			}
+			d.field(path, a, b, i)
 		}
 	case a.Kind() == reflect.Slice && ours(a.Type().Elem()):
 		d.lists(path, a, b)
@@ -55,6 +41,34 @@ func (d *differ) compare(path string, a, b reflect.Value) {
 		d.parts(path, a, b)
 	default:
 		d.value(path, show(a), show(b))
+	}
+}
+
+// field compares field i of two structs, of which some are not as the file has
+// them.
+func (d *differ) field(path string, a, b reflect.Value, i int) {
+	name := a.Type().Field(i).Name
+	was, is := a.Field(i), b.Field(i)
+	switch a.Type().Name() + "." + name {
+	case "Service.Proxied": // one key in the file, with TLS
+		d.value(path+".proxy", proxyKey(a), proxyKey(b))
+	case "Service.VIP": // two keys in the file
+		d.vip(path, was, is)
+	case "Service.WeightFromCheck":
+		d.value(path+".weights", weightsKey(a), weightsKey(b))
+	case "Backend.ServerID": // bytes, hex in the file
+		d.value(path+".server_id", show(hexOf(was)), show(hexOf(is)))
+	case "Probe.Command", "Probe.URLs": // lists in the file; a word may have spaces
+		d.value(path+"."+key(name), fmt.Sprintf("%q", splitWords(was.String())), fmt.Sprintf("%q", splitWords(is.String())))
+	case "Service.TLS":
+	case "Speaker.Own", "Speaker.Resting": // not of its section: fleet.prefixes, and a drain
+	case "BFD.MinRx": // as MinTx: one key in the file
+	default:
+		if name == "Addr" {
+			d.address(path, was, is)
+			return
+		}
+		d.compare(path+"."+key(name), was, is)
 	}
 }
 
@@ -150,9 +164,10 @@ func (d *differ) lists(path string, a, b reflect.Value) {
 	}
 }
 
-// ours says whether t is a struct of this package, to be looked into.
+// ours says whether t is a struct of this package, to be looked into. One that
+// has a text of its own is a value.
 func ours(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && t.PkgPath() == reflect.TypeFor[Config]().PkgPath()
+	return t.Kind() == reflect.Struct && t.PkgPath() == reflect.TypeFor[Config]().PkgPath() && !t.Implements(reflect.TypeFor[fmt.Stringer]())
 }
 
 // identity is what names an entry of a list.
@@ -195,6 +210,18 @@ func key(field string) string {
 		return "memory_limit"
 	case "Blocklist":
 		return "blocklist_file"
+	case "Large":
+		return "large_communities"
+	case "Net":
+		return "prefix"
+	case "Name": // of a probe; what has a name of its own is an ID
+		return "query"
+	case "MinFreeBytes":
+		return "min_free"
+	case "MinTx":
+		return "interval"
+	case "URLs":
+		return "urls"
 	case "Addr4", "Addr6":
 		return "address" + field[len(field)-1:]
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
-	"slices"
 	"strings"
 	"time"
 )
@@ -57,8 +56,10 @@ func (r *reader) prefixes(o *object) []Prefix {
 			MinSites: want(o, "min_sites", number[int](0, 1000), orElse(-1, "1, in a fleet of one site 0")),
 			Announce: section(o, "announce", "optional", r.attributes),
 			Degraded: section(o, "degraded", "default {prepend: 3, med: 1000, communities: [\"65535:0\"]}", r.attributes),
+			WhenFull: want(o, "when_full", choice(SpreadFull, DegradeFull), or(SpreadFull)),
 			Needs:    r.needs(o),
 		}
+		p.Unconditional = list(o, "unconditional", name[SiteID](), 0, "default []")
 		// The defaults hold for the section as a whole: who writes it chooses all.
 		if !o.has("degraded") {
 			p.Degraded = Attributes{Prepend: 3, MED: 1000, Communities: []Community{GracefulShutdown}}
@@ -67,33 +68,9 @@ func (r *reader) prefixes(o *object) []Prefix {
 	})
 }
 
-// attributes sorts the communities: their order means nothing.
-func (r *reader) attributes(o *object) Attributes {
-	a := Attributes{
-		Prepend:     want(o, "prepend", number[int](0, MaxPrepend), or(0)),
-		MED:         want(o, "med", number[uint32](0, 4294967295), or(uint32(0))),
-		Communities: list(o, "communities", community(), 0, "default []"),
-	}
-	slices.Sort(a.Communities)
-	a.Communities = slices.Compact(a.Communities)
-	if n := len(a.Communities); n > MaxCommunities {
-		r.fail(o.path+".communities", "expected at most %d different communities, found %d", MaxCommunities, n)
-	}
-	return a
-}
-
-func community() rule[Community] {
-	return rule[Community]{takes: "community AS:VALUE", parse: func(s string) (Community, error) {
-		if strings.Trim(s, "0123456789:") != "" {
-			return 0, fmt.Errorf("community %s is not AS:VALUE, each 0 to 65535", quote(s))
-		}
-		return ParseCommunity(s)
-	}}
-}
-
 func (r *reader) needs(o *object) []Need {
 	return each(o, "needs", 0, func(o *object) Need {
-		return Need{On: need(o, "on", name[ProbeID]()), Class: need(o, "class", choice(Hard, Soft))}
+		return Need{On: need(o, "on", name[ProbeID]()), Class: need(o, "class", choice(Hard, Soft, Shared))}
 	})
 }
 
@@ -171,5 +148,7 @@ func (r *reader) guard(o *object) Guard {
 		PromiseLease: want(o, "promise_lease", duration(s, 5*m, 0), or(10*s)),
 		AskTimeout:   want(o, "ask_timeout", duration(50*ms, 30*s, 0), or(s)),
 		BackOff:      want(o, "back_off", duration(50*ms, m, 0), or(500*ms)),
+		DrainTime:    want(o, "drain_time", duration(0, 10*m, 0), or(10*s)),
+		MaxCycles:    want(o, "max_cycles", number[int](1, 1000), or(3)),
 	}
 }

@@ -2,17 +2,18 @@ package edge
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"time"
 )
 
 func (r *reader) health(o *object) HealthConfig {
 	return HealthConfig{
-		Hold:   want(o, "hold", duration(0, time.Hour, 0), or(10*time.Second)),
-		Needs:  r.needs(o),
-		Probes: each(o, "probes", 0, r.probe),
-		Groups: each(o, "groups", 0, r.group),
+		Hold:         want(o, "hold", duration(0, time.Hour, 0), or(10*time.Second)),
+		HoldMax:      want(o, "hold_max", duration(0, 24*time.Hour, 0), or(time.Hour)),
+		HoldHalfLife: want(o, "hold_half_life", duration(time.Minute, 24*time.Hour, 0), or(15*time.Minute)),
+		Needs:        r.needs(o),
+		Probes:       each(o, "probes", 0, r.probe),
+		Groups:       each(o, "groups", 0, r.group),
 	}
 }
 
@@ -25,73 +26,34 @@ const (
 	standardFall     = 3
 )
 
-// damping reads the keys that all probes and checks have.
+// damping reads the keys that all probes and all checks have.
 func (r *reader) damping(o *object, p *Probe) {
-	p.Interval = want(o, "interval", duration(50*time.Millisecond, time.Hour, 0), or(standardInterval))
+	p.Interval = want(o, "interval", duration(minInterval, time.Hour, 0), or(standardInterval))
 	p.Timeout = want(o, "timeout", duration(10*time.Millisecond, time.Minute, 0),
 		orElse(min(standardTimeout, p.Interval), "500ms, or interval if that is less"))
 	p.Rise = want(o, "rise", number[int](1, 100), or(standardRise))
 	p.Fall = want(o, "fall", number[int](1, 100), or(standardFall))
 }
 
-// probe reads one probe: the keys that it may have depend on its kind.
-func (r *reader) probe(o *object) Probe {
-	p := Probe{
-		ID:   need(o, "name", name[ProbeID]()),
-		Kind: need(o, "kind", choice(ProbeProcess, ProbeTCP, ProbeHTTP, ProbeVIP, ProbeForwarder, ProbeRegions)),
-	}
-	o.what = "a probe of kind " + string(p.Kind)
-	switch p.Kind {
-	case ProbeProcess:
-		p.PIDFile = need(o, "pid_file", file())
-	case ProbeTCP:
-		p.Addr = need(o, "address", socket(false))
-	case ProbeHTTP:
-		p.URL = need(o, "url", probeURL())
-		p.Insecure = want(o, "insecure", boolean(), or(false))
-		r.answer(o, &p)
-	case ProbeVIP:
-		p.Service = need(o, "service", name[ServiceID]())
-		p.Path = want(o, "path", urlPath(), or("/"))
-		p.Insecure = want(o, "insecure", boolean(), or(false))
-		r.answer(o, &p)
-	case ProbeForwarder:
-	case ProbeRegions:
-		p.AtLeast = want(o, "at_least", number[int](1, 1000), or(1))
-	default: // reported; what else it may have is not known
-		o.broken = true
-	}
-	r.damping(o, &p)
-	return p
-}
+// minInterval is the shortest time between two runs of a probe.
+const minInterval = 50 * time.Millisecond
 
-// answer reads what an HTTP answer must be.
-func (r *reader) answer(o *object, p *Probe) {
-	p.Host = want(o, "host", probeHost(), or(""))
-	p.Status = want(o, "status", number[int](100, 599), or(200))
-	p.Body = want(o, "body", word("text", 1024), or(""))
-}
-
-// probeHost is what the Host header and the TLS server name can be.
-func probeHost() rule[string] {
-	return rule[string]{takes: "host name", parse: func(s string) (string, error) {
-		if s == "" {
-			return "", nil
-		}
-		if s[0] == '*' {
-			return "", fmt.Errorf("%s is not a host name in lower case, without a port", quote(s))
-		}
-		return hostPattern().parse(s)
-	}}
+// pace reads the keys of whatever the monitor of edged runs: probes, and the
+// checks of backends. Those of upstreams are edgeproxy's, which has its own pace.
+func (r *reader) pace(o *object, p *Probe) {
+	p.FastInterval = want(o, "fast_interval", duration(minInterval, time.Hour, 0),
+		orElse(min(max(p.Interval/5, minInterval), p.Interval), "interval / 5, but at least 50ms"))
+	p.Jitter = want(o, "jitter", duration(0, time.Hour, 0), orElse(p.Interval/10, "interval / 10"))
 }
 
 // checkRule is what a check may be: of backends, or of upstreams, which have
 // their own ports.
 type checkRule struct {
-	// port is the default, that of the service; noPort says that it has none.
-	port      uint16
-	takesPort bool
-	noPort    bool
+	// backend says which; port is the default for one, that of the service, and
+	// noPort that the service has none.
+	backend bool
+	port    uint16
+	noPort  bool
 	// absent stands for a check that is not given, says documents it.
 	absent Probe
 	says   string
@@ -110,7 +72,7 @@ func (r *reader) check(o *object, rule checkRule) Probe {
 		p := Probe{Kind: need(o, "kind", choice(ProbeTCP, ProbeHTTP))}
 		o.what = "a check of kind " + string(p.Kind)
 		o.broken = o.broken || p.Kind == ""
-		if rule.takesPort {
+		if rule.backend {
 			n := want(o, "port", port[uint16](), orElse(rule.port, "the port of the service"))
 			if rule.noPort && !o.has("port") && !o.broken {
 				r.fail(o.path+".port", "missing; expected port 1 to 65535: the service has all ports, so none is the default")
@@ -122,6 +84,9 @@ func (r *reader) check(o *object, rule checkRule) Probe {
 			r.answer(o, &p)
 		}
 		r.damping(o, &p)
+		if rule.backend {
+			r.pace(o, &p)
+		}
 		return p
 	})
 }

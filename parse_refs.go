@@ -2,66 +2,12 @@ package edge
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 )
 
-// The checks of probes and groups: most of them follow a reference from one
+// The checks of the dependency graph: most of them follow a reference from one
 // section to another.
-
-// damping: a run must end before the next one starts.
-func (k *checker) damping(path string, p Probe) {
-	if p.Timeout > p.Interval && p.Interval > 0 {
-		k.fail(path+".timeout", "%s is more than the interval %s", short(p.Timeout), short(p.Interval))
-	}
-}
-
-func (k *checker) probes() {
-	h := k.c.Fleet.Health
-	for i, p := range h.Probes {
-		path := fmt.Sprintf("fleet.health.probes[%d]", i)
-		k.damping(path, p)
-		switch p.Kind {
-		case ProbeVIP:
-			k.vipProbe(path, p)
-		case ProbeHTTP:
-			if u, err := url.Parse(p.URL); p.Insecure && err == nil && u.Scheme == "http" {
-				k.fail(path+".insecure", "true means nothing without https")
-			}
-		case ProbeRegions:
-			if n := len(k.c.Fleet.Regions); p.AtLeast > n && !k.bad["fleet.regions"] {
-				k.fail(path+".at_least", "%d is more than the %d of fleet.regions", p.AtLeast, n)
-			}
-		}
-	}
-}
-
-func (k *checker) vipProbe(path string, p Probe) {
-	if p.Service == "" {
-		return
-	}
-	all := k.c.Fleet.Services
-	i := slices.IndexFunc(all, func(s Service) bool { return s.ID == p.Service })
-	if i < 0 {
-		if !k.bad["fleet.services"] && !slices.ContainsFunc(all, func(s Service) bool { return s.ID == "" }) {
-			k.fail(path+".service", "%s is not in fleet.services", quote(string(p.Service)))
-		}
-		return
-	}
-	if all[i].Protocol == UDP {
-		k.fail(path+".service", "service %s is udp; a vip probe speaks HTTP over tcp", p.Service)
-	} else if all[i].VIP.IsValid() && all[i].VIP.Port() == 0 {
-		k.fail(path+".service", "service %s has all ports; a vip probe needs a service with one port", p.Service)
-	}
-	vip, l := all[i].VIP.Addr(), k.c.Local
-	if vip.Is4() && !l.ProbeSource4.IsValid() && !k.bad["node.probe_source4"] {
-		k.fail(path+".service", "the VIP %s needs node.probe_source4", vip)
-	}
-	if vip.Is6() && !l.ProbeSource6.IsValid() && !k.bad["node.probe_source6"] {
-		k.fail(path+".service", "the VIP %s needs node.probe_source6", vip)
-	}
-}
 
 // graph checks the names that dependencies and groups use, and the groups
 // themselves.
@@ -76,9 +22,17 @@ func (k *checker) graph() {
 			k.fail(path, "%s is neither in fleet.health.probes nor in fleet.health.groups", quote(string(id)))
 		}
 	}
+	beyond := k.beyond()
 	for path, needs := range k.allNeeds() {
 		for i, n := range needs {
 			known(fmt.Sprintf("%s[%d].on", path, i), n.On)
+			if p := beyond[n.On]; n.Class == Hard && p.ID != "" {
+				where := ""
+				if n.On != p.ID {
+					where = fmt.Sprintf(", which is in group %s,", n.On)
+				}
+				k.fail(fmt.Sprintf("%s[%d].class", path, i), "hard is not for what lies beyond the site, since it fails for all sites at once: probe %s%s is of kind %s; expected soft or shared", p.ID, where, p.Kind)
+			}
 		}
 	}
 	k.needs("fleet.health", h.Needs)
@@ -96,6 +50,41 @@ func (k *checker) graph() {
 		}
 	}
 	k.cycles(groups)
+}
+
+// beyond returns, for each probe and group, the first probe in it that looks
+// beyond the site. Groups with a cycle are reported elsewhere.
+func (k *checker) beyond() map[ProbeID]Probe {
+	h := k.c.Fleet.Health
+	found := map[ProbeID]Probe{}
+	for _, p := range h.Probes {
+		if p.ID != "" && (p.Kind == ProbeRegions || p.Kind == ProbeExternal) {
+			found[p.ID] = p
+		}
+	}
+	in := map[ProbeID][]ProbeID{} // the groups that have it
+	for _, g := range h.Groups {
+		for _, id := range g.Of {
+			in[id] = append(in[id], g.ID)
+		}
+	}
+	var up []ProbeID
+	for _, p := range h.Probes {
+		if _, ok := found[p.ID]; ok {
+			up = append(up, p.ID)
+		}
+	}
+	for len(up) > 0 {
+		id := up[0]
+		up = up[1:]
+		for _, group := range in[id] {
+			if _, known := found[group]; !known && group != "" {
+				found[group] = found[id]
+				up = append(up, group)
+			}
+		}
+	}
+	return found
 }
 
 // allNeeds returns every list of dependencies by its path.

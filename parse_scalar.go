@@ -369,12 +369,17 @@ func probeURL() rule[string] {
 	}}
 }
 
+// checkURL is plainURL for a URL whose host is an address.
 func checkURL(u *url.URL) error {
-	if u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Fragment != "" || u.Opaque != "" {
-		return errors.New("not a plain http URL")
-	}
 	if _, err := address(0).parse(u.Hostname()); err != nil {
 		return err
+	}
+	return plainURL(u)
+}
+
+func plainURL(u *url.URL) error {
+	if u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Fragment != "" || u.Opaque != "" {
+		return errors.New("not a plain http URL")
 	}
 	if strings.HasSuffix(u.Host, ":") {
 		return errors.New("empty port")

@@ -23,7 +23,7 @@ func (r *reader) service(o *object) Service {
 	s.Proxied = o.has("proxy")
 	s.TLS = how == "https"
 	s.Backends = each(o, "backends", 0, r.backend)
-	s.Check = r.check(o, checkRule{port: portOf(p), takesPort: true, noPort: p == allPorts})
+	s.Check = r.check(o, checkRule{backend: true, port: portOf(p), noPort: p == allPorts})
 	s.Needs = r.needs(o)
 	r.policy(o, &s)
 	return s

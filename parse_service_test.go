@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // TestPolicy parses a file of services that say all that they can.
@@ -28,7 +29,7 @@ func TestPolicy(t *testing.T) {
 	}
 	rest := video
 	rest.ID, rest.VIP, rest.Protocol, rest.QUIC = "rest", at("192.0.2.44:0"), AnyProtocol, nil
-	rest.Check = Probe{Kind: ProbeTCP, Addr: at("0.0.0.0:80"), Interval: time.Second, Timeout: time.Second / 2, Rise: 2, Fall: 3}
+	rest.Check = Probe{Kind: ProbeTCP, Addr: at("0.0.0.0:80"), Interval: time.Second, Timeout: time.Second / 2, Rise: 2, Fall: 3, FastInterval: time.Second / 5, Jitter: time.Second / 10}
 	rest.Backends = []Backend{{ID: "r1", Addr: addr("10.9.0.7"), Weight: 1}}
 	mail := video
 	mail.ID, mail.VIP, mail.Protocol, mail.QUIC = "mail", at("192.0.2.25:25"), TCP, nil
@@ -42,8 +43,7 @@ func TestPolicy(t *testing.T) {
 		{ID: "m2", Addr: addr("10.9.0.2"), Weight: 100, Failover: true, Site: "a"},
 		{ID: "m3", Addr: addr("10.9.0.3"), Weight: 100, Failover: true, Site: "b"},
 	}
-	if d := cmp.Diff([]Service{mail, video, rest}, c.Fleet.Services, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
-		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
+	if d := cmp.Diff([]Service{mail, video, rest}, c.Fleet.Services, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
 }

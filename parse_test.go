@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // TestDefaults parses the smallest file and compares all of the result: every
@@ -22,8 +23,8 @@ func TestDefaults(t *testing.T) {
 	}
 	addr, ms, s := netip.MustParseAddr, time.Millisecond, time.Second
 	check := Probe{Kind: ProbeTCP, Interval: s, Timeout: 500 * ms, Rise: 2, Fall: 3}
-	own := check
-	own.Addr = netip.MustParseAddrPort("0.0.0.0:53")
+	own := check // of a backend: edged runs it
+	own.Addr, own.FastInterval, own.Jitter = netip.MustParseAddrPort("0.0.0.0:53"), 200*ms, 100*ms
 	http := Probe{Kind: ProbeHTTP, Path: "/", Status: 200, Interval: 200 * ms, Timeout: 200 * ms, Rise: 2, Fall: 3}
 	want := &Config{
 		Local: Local{
@@ -31,21 +32,27 @@ func TestDefaults(t *testing.T) {
 			Management: netip.MustParseAddrPort("127.0.0.1:9180"),
 			GossipBind: netip.MustParseAddrPort("10.0.0.1:7946"),
 			Forwarder:  ForwarderConfig{Interfaces: []string{"eth0"}, Mode: XDPNative, Flows: 1000000, HalfFlows: 65536, Memory: 1 << 30},
-			Speaker: Speaker{ASN: 64512, RouterID: addr("10.0.0.1"), Lease: 5 * s, Peers: []Peer{
-				{
-					ID: "r", Addr: addr("10.0.0.9"), ASN: 65001, Families: []Family{IPv4, IPv6},
-					Hold: 9 * s, Keepalive: 3 * s, ConnectRetry: 2 * s,
+			Speaker: Speaker{
+				ASN: 64512, RouterID: addr("10.0.0.1"), Lease: 5 * s, Own: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+				Watch: Watch{MissingAfter: 600 * s}, Peers: []Peer{
+					{
+						ID: "r", Addr: addr("10.0.0.9"), ASN: 65001, Families: []Family{IPv4, IPv6},
+						Hold: 9 * s, Keepalive: 3 * s, ConnectRetry: 2 * s, ImportLimit: 1000,
+					},
+					{
+						ID: "r2", Addr: addr("fd00::9"), ASN: 65001, Families: []Family{IPv6},
+						Hold: 4 * s, Keepalive: s, ConnectRetry: 2 * s, ImportLimit: 1000,
+					},
 				},
-				{
-					ID: "r2", Addr: addr("fd00::9"), ASN: 65001, Families: []Family{IPv6},
-					Hold: 4 * s, Keepalive: s, ConnectRetry: 2 * s,
-				},
-			}},
+			},
 		},
 		Fleet: Fleet{
-			Sites:    []Site{{ID: "s"}},
-			Nodes:    []Node{{ID: "n", Site: "s", Addr4: addr("10.0.0.1"), Gossip: netip.MustParseAddrPort("10.0.0.1:7946"), HealthPort: 9181}},
-			Prefixes: []Prefix{{Net: netip.MustParsePrefix("192.0.2.0/24"), Degraded: Attributes{Prepend: 3, MED: 1000, Communities: []Community{GracefulShutdown}}}},
+			Sites: []Site{{ID: "s"}},
+			Nodes: []Node{{ID: "n", Site: "s", Addr4: addr("10.0.0.1"), Gossip: netip.MustParseAddrPort("10.0.0.1:7946"), HealthPort: 9181}},
+			Prefixes: []Prefix{{
+				Net: netip.MustParsePrefix("192.0.2.0/24"), WhenFull: SpreadFull,
+				Degraded: Attributes{Prepend: 3, MED: 1000, Communities: []Community{GracefulShutdown}},
+			}},
 			Services: []Service{
 				{
 					ID: "dns", VIP: netip.MustParseAddrPort("192.0.2.53:53"), Protocol: UDP, Encap: EncapGUE, Check: own,
@@ -61,8 +68,8 @@ func TestDefaults(t *testing.T) {
 				Routes:        []Route{{PathPrefix: "/"}},
 				HeaderTimeout: 10 * s, IdleTimeout: 60 * s, UpstreamTimeout: 15 * s, DrainTimeout: 30 * s,
 			},
-			Guard:        Guard{KeyFile: "/k", PromiseLease: 10 * s, AskTimeout: s, BackOff: 500 * ms},
-			Health:       HealthConfig{Hold: 10 * s},
+			Guard:        Guard{KeyFile: "/k", PromiseLease: 10 * s, AskTimeout: s, BackOff: 500 * ms, DrainTime: 10 * s, MaxCycles: 3},
+			Health:       HealthConfig{Hold: 10 * s, HoldMax: 3600 * s, HoldHalfLife: 900 * s},
 			RingSeedFile: "/seed",
 		},
 		Hash: c.Hash,
@@ -73,9 +80,7 @@ func TestDefaults(t *testing.T) {
 		v.IdleTimeout, v.DrainTimeout = 60*s, 300*s
 		v.SYNLimit = SYNLimit{Burst: 1, SourceBurst: 1}
 	}
-	if d := cmp.Diff(want, c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
-		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
-		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+	if d := cmp.Diff(want, c, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
 }
@@ -137,11 +142,13 @@ func TestReference(t *testing.T) {
 	}
 	documented := map[string][]string{}
 	comments(file.Docs[0].Body, "", strings.Split(src, "\n"), documented)
-	for key, takes := range r.known {
-		if texts := documented[key]; len(texts) == 0 {
-			t.Errorf("%s is not in reference.yaml; expected it with [%s]", key, takes)
-		} else if !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "["+takes+"]") }) {
-			t.Errorf("%s: no comment says [%s]; found %q", key, takes, texts[0])
+	for key, all := range r.known {
+		for _, takes := range all {
+			if texts := documented[key]; len(texts) == 0 {
+				t.Errorf("%s is not in reference.yaml; expected it with [%s]", key, takes)
+			} else if !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, "["+takes+"]") }) {
+				t.Errorf("%s: no comment says [%s]; found %q", key, takes, texts[0])
+			}
 		}
 	}
 	for key := range documented {
@@ -205,7 +212,7 @@ func TestReferenceDefaults(t *testing.T) {
 
 // TestPlaces: the line and column of every scalar are where its text stands.
 func TestPlaces(t *testing.T) {
-	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/forwarder.yaml"} {
+	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/forwarder.yaml", "testdata/bgp.yaml", "testdata/health.yaml"} {
 		for ending, src := range map[string]string{"LF": read(t, name), "CRLF": strings.ReplaceAll(read(t, name), "\n", "\r\n")} {
 			_, r := parse(name, []byte(src))
 			lines := strings.Split(strings.ReplaceAll(src, "\r", ""), "\n")
@@ -251,7 +258,7 @@ func TestDiff(t *testing.T) {
 		"name: r-a\n", "name: r-b\n", "lease: 5s", "lease: 90s", "weight: 100", "weight: 0",
 		"- {name: d2, address: 10.1.0.21, site: a}", "- {name: d3, address: 10.1.0.21}",
 		"med: 1000", "med: 500", "capacity: 500 ", "capacity: 600 ", `access_log: ""`, "access_log: /log",
-		"probe_source6: fd00:1::65", "#", "interfaces: [eth0]", "interfaces: [eth0, eth1]", "on: regions, class: soft", "on: regions, class: hard",
+		"probe_source6: fd00:1::65", "#", "interfaces: [eth0]", "interfaces: [eth0, eth1]", "on: regions, class: soft", "on: regions, class: shared",
 		"idle_timeout: 60s", "idle_timeout: 90s", "proxy: https", "proxy: http", "hosts: [\"www.example.net\"]", "hosts: []",
 	).Replace(strings.Replace(src, "lease: 5s", "lease: 9s", 1))
 	b, err := Parse("f", []byte(src))
@@ -269,7 +276,11 @@ func TestDiffKeys(t *testing.T) {
 	_, r := parse("reference.yaml", []byte(read(t, "reference.yaml")))
 	known := slices.Collect(maps.Keys(r.known))
 	for _, field := range []string{"RunDir", "BPFDir", "ProbeSource4", "Speaker", "ASN", "RouterID", "LocalAddr", "PIDFile", "MED", "Addr", "Addr4", "HealthPort", "URL", "K", "VIP", "AtLeast", "MinSites",
-		"HalfFlows", "Memory", "Blocklist", "IdleTimeout", "QUIC", "SYNLimit", "SourceBurst", "DropIfNone", "ServerID"} {
+		"HalfFlows", "Memory", "Blocklist", "IdleTimeout", "QUIC", "SYNLimit", "SourceBurst", "DropIfNone", "ServerID",
+		"DrainFile", "RPKI", "RefuseInvalid", "Watch", "MissingAfter", "TTLSecurity", "LocalPref", "Large", "NextHop4", "AllowLonger", "ImportLimit", "DefaultRoute",
+		"RestartTime", "BFD", "MinTx", "Multiplier", "WhenFull", "Unconditional", "DrainTime", "MaxCycles", "HoldMax", "HoldHalfLife", "FastInterval", "Jitter", "Source",
+		"CAFile", "ExpiresIn", "FullStatus", "KeepAlive", "GRPCService", "TLS", "Name", "RecordType", "TCP", "Net", "MaxAge", "MaxOffset", "MinFreeBytes", "MinFreePercent",
+		"SomeAvg10", "FullAvg10", "URLs"} {
 		if !slices.ContainsFunc(known, func(path string) bool { return strings.HasSuffix(path, "."+key(field)) }) {
 			t.Errorf("field %s becomes %q, which is no key", field, key(field))
 		}
@@ -279,7 +290,7 @@ func TestDiffKeys(t *testing.T) {
 // FuzzParse: whatever the bytes are, the answer is a configuration or errors
 // with a place inside of the file.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/smallest.yaml", "testdata/forwarder.yaml"} {
+	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/smallest.yaml", "testdata/forwarder.yaml", "testdata/bgp.yaml", "testdata/health.yaml"} {
 		f.Add([]byte(read(f, name)))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {

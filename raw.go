@@ -35,14 +35,15 @@ type reader struct {
 	at map[string]place
 	// bad holds the paths that have an error already: one is enough.
 	bad map[string]bool
-	// known is what each key takes, by its path without indices.
-	known map[string]string
+	// known is what each key takes, by its path without indices: more than one
+	// thing where that depends on the kind of what it is a key of.
+	known map[string][]string
 }
 
 type place struct{ line, column int }
 
 func newReader(file string) *reader {
-	return &reader{file: file, at: map[string]place{}, bad: map[string]bool{}, known: map[string]string{}}
+	return &reader{file: file, at: map[string]place{}, bad: map[string]bool{}, known: map[string][]string{}}
 }
 
 // fail notes an error of the value at path, or of the nearest value around it
@@ -249,7 +250,9 @@ func keyName(kv *ast.MappingValueNode) string {
 func (o *object) get(key, takes string) (value, bool) {
 	o.asked[key] = true
 	path := strings.TrimPrefix(o.path+"."+key, ".")
-	o.r.known[pattern(path)] = takes
+	if all := o.r.known[pattern(path)]; !slices.Contains(all, takes) {
+		o.r.known[pattern(path)] = append(all, takes)
+	}
 	v, ok := o.values[key]
 	if !ok {
 		v.path = path

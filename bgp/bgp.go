@@ -1,19 +1,23 @@
-// Package bgp is the BGP speaker: it embeds GoBGP, announces what it is told
-// under a lease, and reports what each peer really holds.
+// Package bgp is the BGP speaker: it announces what it is told under a lease,
+// to each peer in its own way, and reports what was written to each.
 //
-// It owns the sessions, the paths and the import policy (nothing is ever
-// imported, no kernel route is ever touched). It never decides what to
-// announce: it is handed the whole intent and works out the difference. It
-// withdraws only what an intent orders by name, and before the permit of that
-// order ends: not what is forgotten, and when the lease on the intent runs out
-// it degrades every announcement and withdraws none. The process edgebgp runs
-// it, and nothing else.
+// It owns the sessions with the routers. Each peer has a GoBGP server of its
+// own, which holds the paths and never meets a router: a relay (bgp/relay) owns
+// the connection, and lets through what it has read itself. Nothing is ever
+// imported and no kernel route is ever touched. It also runs BFD (bgp/bfd), the
+// RPKI client (bgp/rpki) and the watch over our prefixes (bgp/watch). It never
+// decides what to announce: it is handed the whole intent and works out the
+// difference. It withdraws only what an intent orders by name, and before the
+// permit of that order ends: not what is forgotten, and when the lease on the
+// intent runs out it degrades every announcement and withdraws none. The process
+// edgebgp runs it, and nothing else.
 package bgp
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -37,29 +41,41 @@ type Options struct {
 	// StatePath is the file that keeps the last intent for a restart of this
 	// process within the same boot; it belongs on a tmpfs. Empty keeps none.
 	StatePath string
+	// KeepsForwarding says whether packets are forwarded whatever this process
+	// does, at the moment it is asked; several goroutines may ask. Without it,
+	// no peer is told to keep our routes through a restart (RFC 4724).
+	KeepsForwarding func() bool
 }
 
 // Speaker is the task of edgebgp. Set and State may be called by several
 // goroutines at once; they wait until Run is ready.
 type Speaker struct {
-	log       *slog.Logger
-	now       func() time.Time
-	statePath string
-	journal   *journal
+	log        *slog.Logger
+	now        func() time.Time
+	statePath  string
+	forwarding func() bool
 
 	ready chan struct{}
 	done  chan struct{}
 	asks  chan ask
+	wake  chan struct{} // something has changed that Run has to look at; size 1
 
-	// The rest is touched by the goroutine of Run only: GoBGP is driven by one
-	// hand, so no lock is ever held across one of its calls.
-	started time.Time
-	intent  *edge.Intent // nil: none yet
-	lease   lease
-	engine  *engine   // nil: not started
-	failed  bool      // a part of the intent has not been brought about
-	tried   time.Time // when the intent was applied last
-	saved   []byte    // what the state file holds
+	// The rest is touched by the goroutine of Run only, and by workers that it
+	// waits for: each server is driven by one hand, so no lock is ever held
+	// across one of GoBGP's calls.
+	started  time.Time
+	restored time.Time    // when the kept intent was restored; zero: it was not
+	intent   *edge.Intent // nil: none yet
+	lease    lease
+	engine   *engine
+	hub      *hub // nil: does not run
+	aides    aides
+	verdict  verdict
+	sent     []edge.Announcement // what version is about
+	version  uint64
+	failed   bool      // a part of the intent has not been brought about
+	tried    time.Time // when the intent was applied last
+	saved    []byte    // what the state file holds
 }
 
 // ask is one call of Set (intent) or State (nil), handed to Run's goroutine.
@@ -82,10 +98,13 @@ func New(o Options) *Speaker {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Speaker{
-		log: o.Log, now: o.Now, statePath: o.StatePath, journal: newJournal(o.Now),
-		ready: make(chan struct{}), done: make(chan struct{}), asks: make(chan ask),
+	s := &Speaker{
+		log: o.Log, now: o.Now, statePath: o.StatePath, forwarding: o.KeepsForwarding,
+		ready: make(chan struct{}), done: make(chan struct{}), asks: make(chan ask), wake: make(chan struct{}, 1),
 	}
+	s.aides.init(s)
+	s.engine = newEngine(s)
+	return s
 }
 
 // String implements task.Task.
@@ -96,28 +115,36 @@ func (s *Speaker) String() string { return "bgp speaker" }
 func (s *Speaker) Ready() <-chan struct{} { return s.ready }
 
 // Run works until ctx ends, then closes every session, so that the routers
-// drop our routes at once, and returns nil. It is called once. GoBGP's main
-// loop cannot be ended: for each server that was started (the first intent,
-// then each change of ASN, router id or listen port) one parked goroutine
-// stays behind.
+// drop our routes at once, and returns nil. With a peer of graceful restart only
+// the connection is closed: the router keeps them. It is called once. GoBGP's
+// main loop cannot be ended: for each peer there has ever been at the same time
+// two parked goroutines stay behind.
 func (s *Speaker) Run(ctx context.Context) error {
 	defer close(s.done)
-	defer func() { s.stopEngine("the speaker stops") }()
+	// Sessions and aides outlive ctx by what it takes to say goodbye.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer s.goodbye(work)
+	s.aides.ctx = work
 	s.started = s.now()
-	s.restore(ctx)
+	s.restore(work)
 	close(s.ready)
 	for {
-		wake := time.NewTimer(s.untilWake())
+		timer := time.NewTimer(s.untilWake())
 		select {
 		case <-ctx.Done():
-			wake.Stop()
+			timer.Stop()
 			return nil
 		case a := <-s.asks:
-			a.reply <- s.answer(ctx, a)
-		case <-wake.C:
-			s.tick(ctx)
+			a.reply <- s.answer(work, a)
+		case <-s.wake:
+			s.look(work)
+		case <-s.hub.ended():
+			s.lostHub()
+		case <-timer.C:
+			s.tick(work)
 		}
-		wake.Stop()
+		timer.Stop()
 	}
 }
 
@@ -132,11 +159,13 @@ func (s *Speaker) Run(ctx context.Context) error {
 // Announcing is tried again each second. A prefix that could not be withdrawn
 // goes on being announced as before: the leave to withdraw may have ended, so
 // the order has to be given again. A peer that cannot be added or changed is no
-// error: its PeerState says why, and it is tried again each second. A key is
-// read when its peer is added; a new content of the same file is not noticed.
+// error: its PeerState says why, and it is tried again each second. A key file
+// is read when its peer is added and with each new generation: another content
+// is another session.
 //
 // The state is that after the call, also beside an error; it is the zero one if
-// the intent is not valid or ctx ended first.
+// the intent is not valid or ctx ended first. What was withdrawn is no longer
+// held there, unless a router does not take it: that is waited for 250 ms.
 func (s *Speaker) Set(ctx context.Context, in edge.Intent) (edge.SpeakerState, error) {
 	if err := validate(in); err != nil {
 		return edge.SpeakerState{}, err
@@ -145,7 +174,8 @@ func (s *Speaker) Set(ctx context.Context, in edge.Intent) (edge.SpeakerState, e
 	return s.ask(ctx, &in)
 }
 
-// State reads back what is: from GoBGP, not from the intent.
+// State reads back what is: from what was written to the routers, not from the
+// intent.
 func (s *Speaker) State(ctx context.Context) (edge.SpeakerState, error) {
 	return s.ask(ctx, nil)
 }
@@ -178,48 +208,50 @@ func (s *Speaker) answer(ctx context.Context, a ask) answer {
 	if a.intent != nil {
 		failed = s.accept(ctx, *a.intent)
 	}
-	state, err := s.state(ctx)
-	return answer{state, errors.Join(failed, err)}
+	if errors.Is(failed, ErrInvalid) {
+		return answer{err: failed}
+	}
+	return answer{s.state(), failed}
 }
 
 // accept makes in the intent, with what it could not withdraw, and applies it.
 func (s *Speaker) accept(ctx context.Context, in edge.Intent) error {
+	if err := s.foreign(in); err != nil {
+		return err
+	}
 	if err := s.forgotten(in); err != nil {
 		return err
 	}
-	key := keyOf(in.Speaker)
-	if s.engine == nil || s.engine.key != key {
-		// Tried before anything is stopped: a port that is taken must not cost
-		// the sessions that run.
-		if err := canListen(key, s.engine); err != nil {
-			return err
-		}
+	// Tried before anything is stopped: a port that is taken must not cost the
+	// sessions that run.
+	if err := s.hub.canListen(in.Speaker.Listen); err != nil {
+		return err
 	}
 	if s.lease.expired {
 		s.log.Info("lease renewed: announcing as told again", "expired_for", s.now().Sub(s.lease.end()).Round(time.Millisecond))
 	}
 	s.lease.renew(s.now(), in.Speaker.Lease)
+	s.engine.wakeUp()
 	stays, failed := s.withdraw(ctx, in.Withdraw)
 	in.Announcements, in.Withdraw = slices.Concat(in.Announcements, stays), nil
 	s.intent = &in
+	s.judge()
 	// Behind the withdrawals: a restart amid them announces too much rather
 	// than too little.
 	s.save()
-	if s.engine != nil && s.engine.key == key {
-		s.engine.trimPeers(ctx, in.Speaker.Peers)
-	}
+	s.engine.trim(ctx, in.Speaker.Peers)
 	return errors.Join(failed, s.apply(ctx))
 }
 
 // untilWake is how long Run may sleep. It counts from what was, not from now:
 // calls that come more often than it must not put it off for ever.
 func (s *Speaker) untilWake() time.Duration {
-	d := time.Hour
+	now, d := s.now(), time.Hour
 	if s.lease.length > 0 && !s.lease.expired {
-		d = s.lease.left(s.now())
+		d = s.lease.left(now)
 	}
-	if s.failed || s.engine != nil && s.engine.refused() {
-		d = min(d, max(0, s.tried.Add(retryPause).Sub(s.now())))
+	if s.failed || s.engine.refused() {
+		d = min(d, max(0, s.tried.Add(retryPause).Sub(now)))
 	}
 	return d
 }
@@ -229,6 +261,20 @@ func (s *Speaker) tick(ctx context.Context) {
 	if s.lease.expire(s.now()) {
 		s.log.Warn("lease expired: degrading every announcement, withdrawing none", "lease", s.lease.length, "announcements", len(s.intent.Announcements))
 	}
+	s.engine.wakeUp()
+	s.again(ctx)
+}
+
+// look is for what others have found: an idle server, other VRPs.
+func (s *Speaker) look(ctx context.Context) {
+	s.engine.revive(ctx)
+	if s.judge(); s.verdict.news {
+		s.save()
+		s.again(ctx)
+	}
+}
+
+func (s *Speaker) again(ctx context.Context) {
 	if s.intent == nil {
 		return
 	}
@@ -237,37 +283,76 @@ func (s *Speaker) tick(ctx context.Context) {
 	}
 }
 
+// kick makes Run look. It never blocks.
+func (s *Speaker) kick() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
 // apply brings about the intent as the lease lets it be announced. It removes
-// nothing.
+// nothing but what the settings of a peer do not send it any more.
 func (s *Speaker) apply(ctx context.Context) error {
 	s.failed, s.tried = true, s.now()
-	key := keyOf(s.intent.Speaker)
-	if s.engine != nil && s.engine.key != key {
-		s.log.Warn("restarting the BGP server: every session is reset", "asn", key.asn, "router_id", key.routerID, "listen", key.listen)
-		s.stopEngine("the speaker was restarted with another ASN, router id or port")
+	if err := s.openHub(ctx); err != nil {
+		return err
 	}
-	if s.engine == nil {
-		e, err := startEngine(ctx, engineOptions{key: key, log: s.log, journal: s.journal})
-		if err != nil {
-			return err
-		}
-		s.engine = e
-	}
-	if err := s.engine.set(ctx, s.announcements(), s.intent.Speaker.Peers); err != nil {
+	err := s.engine.set(ctx, s.wish())
+	s.aides.set(s.intent)
+	if err != nil {
 		return err
 	}
 	s.failed = false
 	return nil
 }
 
-func (s *Speaker) stopEngine(why string) {
-	if s.engine == nil {
-		return
+// wish is the intent as the engine takes it.
+func (s *Speaker) wish() *wish {
+	list := s.announcements()
+	if s.version == 0 || !slices.EqualFunc(s.sent, list, sentAlike) || s.verdict.news {
+		s.tell(list)
+		s.sent, s.verdict.news = list, false
+		s.version++
 	}
-	if err := s.engine.stop(why); err != nil {
-		s.log.Error("stop BGP server", "err", err)
+	return &wish{
+		speaker: s.intent.Speaker, key: keyOf(s.intent.Speaker), announcements: list,
+		refused: s.verdict.refused, version: s.version,
+		restarting: s.restarting,
 	}
-	s.engine = nil
+}
+
+// restarting says whether p may be told that we have restarted: its own time for
+// that has not passed, and the packets were forwarded all the while.
+func (s *Speaker) restarting(p edge.Peer) bool {
+	return p.RestartTime > 0 && !s.restored.IsZero() && s.now().Before(s.restored.Add(p.RestartTime)) &&
+		s.forwarding != nil && s.forwarding()
+}
+
+// sentAlike says whether the peers are sent the same for both.
+func sentAlike(a, b edge.Announcement) bool {
+	return a.Net == b.Net && a.NextHop == b.NextHop && a.Degrade == b.Degrade && a.Shutdown == b.Shutdown &&
+		a.Normal.Equal(b.Normal) && a.Degraded.Equal(b.Degraded) && a.More.Equal(b.More)
+}
+
+// tell logs what of list is announced anew or otherwise.
+func (s *Speaker) tell(list []edge.Announcement) {
+	old := map[netip.Prefix]edge.Announcement{}
+	for _, a := range s.sent {
+		old[a.Net] = a
+	}
+	for _, a := range list {
+		was, stands := old[a.Net]
+		if stands && sentAlike(was, a) {
+			continue
+		}
+		attrs := a.Normal
+		if a.Degrade {
+			attrs = a.Degraded
+		}
+		s.log.Info("announce", "prefix", a.Net, "next_hop", a.NextHop, "degraded", a.Degrade, "shutdown", a.Shutdown, "reason", a.Reason,
+			"prepend", attrs.Prepend, "med", attrs.MED, "communities", attrs.Communities, "update", stands)
+	}
 }
 
 // announcements are those of the intent, degraded if the lease has run out.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -31,9 +32,9 @@ import (
 // binDir is where edgebgp is built.
 var binDir string
 
-// binary builds edgebgp when a test first needs it: the workers of a fuzz run
+// edgebgp builds edgebgp when a test first needs it: the workers of a fuzz run
 // do not.
-var binary = sync.OnceValues(func() (string, error) {
+var edgebgp = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(binDir, "edgebgp")
 	if out, err := exec.Command("go", "build", "-o", path, "../cmd/edgebgp").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build edgebgp: %w\n%s", err, out)
@@ -50,6 +51,13 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(binDir)
+	// The tests mostly wait for the timers of routers, whatever the number of
+	// CPUs; each has namespaces of its own.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	// The BGP server, one goroutine of which never ends, runs in the children
 	// only: here nothing may be left.
@@ -215,6 +223,7 @@ type speaker struct {
 	dir    string
 	proc   *process
 	client *http.Client
+	flags  []string // further ones
 }
 
 func newSpeaker(t testing.TB) *speaker {
@@ -233,9 +242,10 @@ func newSpeaker(t testing.TB) *speaker {
 
 func (s *speaker) start() {
 	s.t.Helper()
-	path, err := binary()
+	path, err := edgebgp()
 	must(s.t, err)
-	s.proc = s.ns.start(s.t, s.dir+"/edgebgp.log", path, "-socket", s.dir+"/sock", "-state", s.dir+"/state", "-log-level", "debug")
+	args := append([]string{path, "-socket", s.dir + "/sock", "-state", s.dir + "/state", "-log-level", "debug"}, s.flags...)
+	s.proc = s.ns.start(s.t, s.dir+"/edgebgp.log", args...)
 	eventually(s.t, 10*time.Second, func() string {
 		if _, err := s.call("GET", "/v1/state", nil); err != nil {
 			return err.Error()

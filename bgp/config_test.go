@@ -96,6 +96,7 @@ func intentOfConfig(c *edge.Config) edge.Intent {
 // TestConfigIsValid: an intent made of a configuration that was taken is valid,
 // so what edgebgp would refuse is said by "edgectl check", with its place.
 func TestConfigIsValid(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	for name, tries := range map[string]int{"../reference.yaml": 500, "../testdata/example.yaml": 500, "../testdata/smallest.yaml": 400} {
 		src, err := os.ReadFile(name)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,9 @@ type kept struct {
 	// reboot nobody has said yet that this box may announce.
 	BootID string      `json:"boot_id"`
 	Intent edge.Intent `json:"intent"`
+	// Refused are the announcements that were not let through: without it a
+	// restart would do so before the VRPs are there.
+	Refused map[netip.Prefix]edge.Reason `json:"refused,omitempty"`
 }
 
 // save keeps the intent for a restart. It cannot be let fail the Set: the
@@ -38,7 +42,7 @@ func (s *Speaker) save() {
 		s.log.Error("keep intent", "err", err)
 		return
 	}
-	b, err := json.Marshal(kept{BootID: id, Intent: *s.intent})
+	b, err := json.Marshal(kept{BootID: id, Intent: *s.intent, Refused: s.verdict.refused})
 	if err != nil {
 		s.log.Error("keep intent", "err", err)
 		return
@@ -60,7 +64,7 @@ func (s *Speaker) restore(ctx context.Context) {
 	if s.statePath == "" {
 		return
 	}
-	in, err := load(s.statePath)
+	k, err := load(s.statePath)
 	if errors.Is(err, fs.ErrNotExist) {
 		s.log.Info("start without intent: none was kept", "file", s.statePath)
 		return
@@ -69,7 +73,10 @@ func (s *Speaker) restore(ctx context.Context) {
 		s.log.Error("start without intent: the kept one cannot be used", "file", s.statePath, "err", err)
 		return
 	}
-	s.intent = &in
+	in := k.Intent
+	s.intent, s.restored = &in, s.now()
+	s.verdict.refused = k.Refused
+	s.judge()
 	s.lease.renew(s.now(), in.Speaker.Lease)
 	s.log.Info("restored the kept intent", "generation", in.Generation, "announcements", len(in.Announcements), "peers", len(in.Speaker.Peers), "lease", in.Speaker.Lease)
 	if err := s.apply(ctx); err != nil {
@@ -78,37 +85,38 @@ func (s *Speaker) restore(ctx context.Context) {
 }
 
 // load reads a state file that was written in this boot.
-func load(path string) (edge.Intent, error) {
+func load(path string) (kept, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return edge.Intent{}, fmt.Errorf("open state file: %w", err)
+		return kept{}, fmt.Errorf("open state file: %w", err)
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxKept))
 	if err != nil {
-		return edge.Intent{}, fmt.Errorf("read state file: %w", err)
+		return kept{}, fmt.Errorf("read state file: %w", err)
 	}
 	id, err := bootID()
 	if err != nil {
-		return edge.Intent{}, err
+		return kept{}, err
 	}
 	return decodeKept(b, id)
 }
 
-func decodeKept(b []byte, bootID string) (edge.Intent, error) {
+func decodeKept(b []byte, bootID string) (kept, error) {
 	var k kept
 	// Keys that are not known are ignored: another version of edgebgp may have
 	// written the file.
 	if err := json.Unmarshal(b, &k); err != nil {
-		return edge.Intent{}, fmt.Errorf("decode state file: %w", err)
+		return kept{}, fmt.Errorf("decode state file: %w", err)
 	}
 	if k.BootID != bootID {
-		return edge.Intent{}, errors.New("it was written before the last reboot")
+		return kept{}, errors.New("it was written before the last reboot")
 	}
 	if err := validate(k.Intent); err != nil {
-		return edge.Intent{}, err
+		return kept{}, err
 	}
-	return normal(k.Intent), nil
+	k.Intent = normal(k.Intent)
+	return k, nil
 }
 
 func bootID() (string, error) {

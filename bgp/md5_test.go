@@ -73,12 +73,12 @@ func TestMD5Dialling(t *testing.T) {
 	p.PasswordFile = s.key("wrong", "another key")
 	in.Speaker.Peers[0] = p
 	s.set(in)
-	s.refuses("r1", "connect: ")
+	s.refuses("r1", "connect ")
 	keyed.has(net4, nil)
 	p.PasswordFile = ""
 	in.Speaker.Peers[0] = p
 	s.set(in)
-	s.refuses("r1", "connect: ")
+	s.refuses("r1", "connect ")
 	p.PasswordFile = s.dir + "/absent"
 	in.Speaker.Peers[0] = p
 	s.set(in)

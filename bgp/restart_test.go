@@ -86,11 +86,10 @@ func TestRouterRestart(t *testing.T) {
 		}
 		return ""
 	})
-	// Away long enough for us to be past the pause after a lost session and
-	// amid failing connects.
+	// Away for as long as a reload takes: we are amid failing connects.
 	gone := time.Now()
-	eventually(t, 20*time.Second, func() string {
-		if p := s.peer("r1"); time.Since(gone) < 9*time.Second || !strings.Contains(p.LastErr, "connect: ") {
+	eventually(t, 25*time.Second, func() string {
+		if p := s.peer("r1"); time.Since(gone) < 15*time.Second || !strings.Contains(p.LastErr, "connect ") {
 			return p.LastErr
 		}
 		return ""

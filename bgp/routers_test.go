@@ -1,12 +1,10 @@
 package bgp_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/user"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,6 +33,10 @@ type birdOptions struct {
 	exports  string // filter of what it sends; empty: none
 	v6       bool   // the session runs over IPv6
 	families []string
+	channel  string // further lines of each channel
+	local    string // its address; empty: that of the link
+	remote   string // the speaker's; empty: that of the link
+	own      int    // its AS; 0: 65100 and the number of the link
 }
 
 func newBird(t testing.TB, s *speaker, n int, o birdOptions) *bird {
@@ -52,6 +54,12 @@ func (b *bird) configure(o birdOptions) {
 	if o.v6 {
 		local, remote = fmt.Sprintf("fd00:%d::2", b.n), fmt.Sprintf("fd00:%d::1", b.n)
 	}
+	if o.local != "" {
+		local, remote = o.local, o.remote
+	}
+	if o.own == 0 {
+		o.own = 65100 + b.n
+	}
 	if o.asn == 0 {
 		o.asn = 4200000001
 	}
@@ -63,7 +71,7 @@ func (b *bird) configure(o birdOptions) {
 	}
 	var channels strings.Builder
 	for _, f := range o.families {
-		fmt.Fprintf(&channels, "%s { import all; export %s; };\n", f, o.exports)
+		fmt.Fprintf(&channels, "%s { import all; export %s; %s };\n", f, o.exports, o.channel)
 	}
 	conf := fmt.Sprintf(`log stderr all;
 router id 10.0.%d.2;
@@ -83,7 +91,7 @@ protocol bgp edge {
 	%s
 	%s
 }
-`, b.n, o.top, local, 65100+b.n, remote, o.asn, o.session, channels.String())
+`, b.n, o.top, local, o.own, remote, o.asn, o.session, channels.String())
 	must(b.t, os.WriteFile(b.dir+"/bird.conf", []byte(conf), 0o600))
 }
 
@@ -111,13 +119,17 @@ type seen struct {
 	path        string // "4200000001 4200000001"
 	med         int    // 0: none
 	communities string // "(65000,10) (65000,20)"
+	large       string
 	nextHop     string
+	localPref   int // of iBGP
 }
 
 var (
 	birdPath = regexp.MustCompile(`BGP\.as_path: (.*)`)
 	birdMED  = regexp.MustCompile(`BGP\.med: (\d+)`)
 	birdComm = regexp.MustCompile(`BGP\.community: (.*)`)
+	birdPref = regexp.MustCompile(`BGP\.local_pref: (\d+)`)
+	birdLrg  = regexp.MustCompile(`BGP\.large_community: (.*)`)
 	birdHop  = regexp.MustCompile(`BGP\.next_hop: (\S+)`)
 )
 
@@ -133,8 +145,11 @@ func (b *bird) route(p netip.Prefix) *seen {
 		}
 		return ""
 	}
-	r := &seen{path: one(birdPath), communities: one(birdComm), nextHop: one(birdHop)}
+	r := &seen{path: one(birdPath), communities: one(birdComm), large: one(birdLrg), nextHop: one(birdHop)}
 	r.med, _ = strconv.Atoi(one(birdMED))
+	if r.path == "" {
+		r.localPref, _ = strconv.Atoi(one(birdPref))
+	}
 	return r
 }
 
@@ -218,91 +233,4 @@ func (s *space) inFIB(t testing.TB, want bool) {
 		}
 		return ""
 	})
-}
-
-// frr is a zebra and a bgpd in a namespace of their own.
-type frr struct {
-	t   testing.TB
-	ns  *space
-	dir string
-}
-
-func newFRR(t testing.TB, s *speaker, n int) *frr {
-	t.Helper()
-	f := &frr{t: t, ns: newSpace(t), dir: tempDir(t)}
-	link(t, s.ns, f.ns, n)
-	conf := fmt.Sprintf(`log stdout
-router bgp %d
- bgp router-id 10.0.%d.2
- no bgp ebgp-requires-policy
- no bgp network import-check
- neighbor 10.0.%d.1 remote-as 4200000001
- neighbor 10.0.%d.1 timers 3 9
- neighbor 10.0.%d.1 timers connect 1
- address-family ipv6 unicast
-  neighbor 10.0.%d.1 activate
- exit-address-family
-`, 65100+n, n, n, n, n, n)
-	must(t, os.WriteFile(f.dir+"/bgpd.conf", []byte(conf), 0o644))
-	must(t, os.WriteFile(f.dir+"/zebra.conf", []byte("log stdout\n"), 0o644))
-	u, err := user.Lookup("frr") // the daemons give up root
-	must(t, err)
-	uid, _ := strconv.Atoi(u.Uid)
-	must(t, os.Chown(f.dir, uid, -1))
-	for _, d := range []string{"zebra", "bgpd"} {
-		args := []string{"/usr/lib/frr/" + d, "-f", f.dir + "/" + d + ".conf", "-i", f.dir + "/" + d + ".pid",
-			"-z", f.dir + "/zserv", "--vty_socket", f.dir, "-A", "127.0.0.1", "-P", "0"}
-		if d == "zebra" {
-			// Without it zebra changes an IPv6 route by deleting and adding it.
-			args = append(args, "--v6-rr-semantics")
-		}
-		f.ns.start(t, f.dir+"/"+d+".log", args...)
-		eventually(t, 10*time.Second, func() string {
-			out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", d, "-c", "show version").CombinedOutput()
-			if err != nil {
-				return fmt.Sprintf("%s: %v: %s", d, err, out)
-			}
-			return ""
-		})
-	}
-	return f
-}
-
-// frrPath is what of "show bgp ... json" is looked at.
-type frrPath struct {
-	Paths []struct {
-		ASPath struct {
-			String string `json:"string"`
-		} `json:"aspath"`
-		Metric    int `json:"metric"`
-		Community struct {
-			String string `json:"string"`
-		} `json:"community"`
-		Nexthops []struct {
-			IP string `json:"ip"`
-		} `json:"nexthops"`
-	} `json:"paths"`
-}
-
-func (f *frr) route(p netip.Prefix) *seen {
-	family := "ipv4"
-	if p.Addr().Is6() {
-		family = "ipv6"
-	}
-	out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", "bgpd", "-c", fmt.Sprintf("show bgp %s unicast %s json", family, p)).Output()
-	var v frrPath
-	if err != nil || json.Unmarshal(out, &v) != nil || len(v.Paths) != 1 {
-		return nil
-	}
-	path := v.Paths[0]
-	r := &seen{path: path.ASPath.String, med: path.Metric, communities: path.Community.String}
-	if len(path.Nexthops) > 0 {
-		r.nextHop = path.Nexthops[0].IP
-	}
-	return r
-}
-
-func (f *frr) has(p netip.Prefix, want *seen) {
-	f.t.Helper()
-	eventually(f.t, 10*time.Second, func() string { return differ(p, f.route(p), want) })
 }

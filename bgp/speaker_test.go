@@ -120,7 +120,7 @@ func (s *speaker) endsAtOnce(r *bird) {
 func TestFRR(t *testing.T) {
 	t.Parallel()
 	s := newSpeaker(t)
-	r := newFRR(t, s, 1)
+	r := newFRR(t, s, 1, frrOptions{})
 	in := intentOf(peerN(1))
 	s.set(in)
 	s.established("r1")

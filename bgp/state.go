@@ -1,152 +1,136 @@
 package bgp
 
 import (
-	"context"
+	"cmp"
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
-
-	api "github.com/osrg/gobgp/v3/api"
-	"github.com/osrg/gobgp/v3/pkg/apiutil"
-	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/bgp/relay"
 )
 
 const established = "established"
 
-// readTables is the part of GoBGP's server that is read.
-type readTables interface {
-	ListPeer(context.Context, *api.ListPeerRequest, func(*api.Peer)) error
-	ListPath(context.Context, *api.ListPathRequest, func(*api.Destination)) error
-}
-
 // state reads back what is.
-func (s *Speaker) state(ctx context.Context) (edge.SpeakerState, error) {
+func (s *Speaker) state() edge.SpeakerState {
 	st := edge.SpeakerState{Started: s.started, Announcements: s.announcements()}
 	if s.intent == nil {
-		return st, nil
+		return st
 	}
 	st.Generation = s.intent.Generation
 	inForce := cloneSpeaker(s.intent.Speaker)
 	st.Speaker = &inForce
 	st.LeaseLeft = s.lease.left(s.now())
 	st.Expired = s.lease.expired
-	if s.engine == nil {
-		for _, p := range s.intent.Speaker.Peers {
-			st.Peers = append(st.Peers, edge.PeerState{ID: p.ID, Addr: p.Addr, ASN: p.ASN, Session: "idle", LastErr: "the BGP server does not run"})
-		}
-		return st, nil
+	paths := s.aides.bfdStates()
+	for _, p := range s.intent.Speaker.Peers {
+		st.Peers = append(st.Peers, s.engine.state(p, st.Announcements, paths[p.Addr]))
 	}
-	peers, err := s.engine.state(ctx, s.intent.Speaker.Peers)
-	st.Peers = peers
-	return st, err
+	s.judge()
+	st.Origins, st.RPKI = s.verdict.origins, s.rpkiState()
+	st.Sightings, st.Watch = s.aides.sightings()
+	return st
 }
 
-func (e *engine) state(ctx context.Context, list []edge.Peer) ([]edge.PeerState, error) {
-	live, err := e.listPeers(ctx)
-	if err != nil {
-		return nil, err
+// state is one peer: from its relay as far as it goes.
+func (e *engine) state(p edge.Peer, list []edge.Announcement, path *edge.BFDState) edge.PeerState {
+	st := edge.PeerState{ID: p.ID, Addr: p.Addr, ASN: p.ASN, Session: "idle"}
+	if p.BFD != nil {
+		st.BFD = path
 	}
-	lingering := e.lingering(list)
-	out := make([]edge.PeerState, len(list)+len(lingering))
-	for i, p := range slices.Concat(list, lingering) {
-		rec := e.journal.get(p.Addr)
-		st := edge.PeerState{ID: p.ID, Addr: p.Addr, ASN: p.ASN, Session: "idle", Since: rec.since, Flaps: rec.flaps, LastErr: rec.lastErr}
-		if reason := e.refusals[p.Addr]; reason != "" {
-			st.LastErr = string(reason)
-		}
-		if i >= len(list) {
-			st.LastErr = "not in the intent, but could not be removed: tried again with the next intent"
-		}
-		if l := live[p.Addr]; l != nil {
-			st.Session = sessionName(l.State.GetSessionState())
-			if st.Held, err = e.heldBy(ctx, p.Addr, l); err != nil {
-				return nil, err
-			}
-		}
-		out[i] = st
+	g := e.peerings[p.Addr]
+	if g == nil {
+		st.LastErr = "not set up yet"
+		return st
 	}
-	return out, nil
+	st.Flaps, st.LastErr, st.LastErrAt = g.flaps, g.lastErr, g.lastErrAt
+	live := relay.State{}
+	if g.relayed {
+		live, _ = e.sessions.State(p.Addr)
+		fill(&st, g, live)
+	}
+	if g.refusal != "" {
+		st.LastErr = string(g.refusal)
+	}
+	if g.hung {
+		st.LastErr = errSilent.Error()
+	}
+	st.NotSent = notSent(g, live, list)
+	return st
 }
 
-func sessionName(s api.PeerState_SessionState) string { return strings.ToLower(s.String()) }
-
-func (e *engine) listPeers(ctx context.Context) (map[netip.Addr]*api.Peer, error) {
-	return call(ctx, "list peers", func(ctx context.Context) (map[netip.Addr]*api.Peer, error) {
-		m := map[netip.Addr]*api.Peer{}
-		err := e.read.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
-			if a, err := netip.ParseAddr(p.GetConf().GetNeighborAddress()); err == nil {
-				m[a] = p
-			}
-		})
-		return m, err
-	})
+// fill takes over what the relay says.
+func fill(st *edge.PeerState, g *peering, live relay.State) {
+	st.Session, st.Since = live.Session, live.Since
+	st.Flaps += live.Flaps
+	if live.LastErr != "" && !live.LastErrAt.Before(st.LastErrAt) {
+		st.LastErr, st.LastErrAt = live.LastErr, live.LastErrAt
+	}
+	st.Held, st.Messages = live.Held, live.Counts
+	st.Received, st.OverLimit, st.Default = live.Received, live.OverLimit, live.Default
+	st.Local = live.Local
+	if live.Session != established {
+		return
+	}
+	st.RemoteID = live.Remote.ID
+	st.Families = negotiated(live)
+	st.Hold = min(live.Ours.Hold, live.Remote.Hold)
+	st.Keepalive = g.peer.Keepalive
+	if st.Hold < live.Ours.Hold {
+		// As the server does it: a third of the hold time (RFC 4271 section 4.4).
+		st.Keepalive = (st.Hold / 3).Truncate(time.Second)
+	}
 }
 
-// heldBy lists the Adj-RIB-Out of an established session. GoBGP computes it for
-// every configured family, sent or not, so only those that the peer has
-// negotiated are asked for. What it lists has been handed to the session's
-// writer; TCP may still be carrying it.
-func (e *engine) heldBy(ctx context.Context, addr netip.Addr, p *api.Peer) ([]edge.HeldPrefix, error) {
-	if sessionName(p.State.GetSessionState()) != established {
-		return nil, nil
-	}
-	var out []edge.HeldPrefix
-	for _, f := range negotiated(p) {
-		list, err := call(ctx, "list what "+addr.String()+" holds", func(ctx context.Context) ([]edge.HeldPrefix, error) {
-			return e.adjOut(ctx, addr, f)
-		})
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, list...)
-	}
-	slices.SortFunc(out, func(a, b edge.HeldPrefix) int { return a.Net.Compare(b.Net) })
-	return out, nil
-}
-
-func (e *engine) adjOut(ctx context.Context, addr netip.Addr, f *api.Family) ([]edge.HeldPrefix, error) {
-	var list []edge.HeldPrefix
-	var bad error
-	req := &api.ListPathRequest{TableType: api.TableType_ADJ_OUT, Name: addr.String(), Family: f}
-	err := e.read.ListPath(ctx, req, func(d *api.Destination) {
-		for _, path := range d.Paths {
-			h, err := held(path, e.key.asn)
-			if err != nil {
-				bad = err
-				continue
-			}
-			list = append(list, h)
-		}
-	})
-	if err == nil {
-		err = bad
-	}
-	return list, err
-}
-
-// negotiated are the families that both ends have offered. A peer that names
-// none speaks IPv4 (RFC 4760 section 8).
-func negotiated(p *api.Peer) []*api.Family {
-	theirs := map[bgp.RouteFamily]bool{}
-	caps, err := apiutil.UnmarshalCapabilities(p.State.GetRemoteCap())
-	if err != nil {
-		return nil
-	}
-	for _, c := range caps {
-		if mp, ok := c.(*bgp.CapMultiProtocol); ok {
-			theirs[mp.CapValue] = true
-		}
-	}
-	if len(theirs) == 0 {
-		theirs[bgp.RF_IPv4_UC] = true
-	}
-	var out []*api.Family
-	for _, a := range p.AfiSafis {
-		if f := a.GetConfig().GetFamily(); f != nil && theirs[apiutil.ToRouteFamily(f)] {
+// negotiated are the families that both ends have offered.
+func negotiated(live relay.State) (out []edge.Family) {
+	for _, f := range live.Ours.Families {
+		if slices.Contains(live.Remote.Families, f) {
 			out = append(out, f)
 		}
 	}
 	return out
+}
+
+// notSent joins why the peer is not sent some announcements: by the intent, by
+// what the router can take, and by the relay's last look at it.
+func notSent(g *peering, live relay.State, list []edge.Announcement) (out []edge.NotSent) {
+	why := maps.Clone(g.notSent)
+	for net, reason := range live.NotSent {
+		why[net] = edge.Reason(reason)
+	}
+	if live.Session == established {
+		for net, r := range g.routes {
+			if reason := unfit(net, r, live); reason != "" {
+				why[net] = reason
+			}
+		}
+	}
+	for _, a := range list {
+		if reason := why[a.Net]; reason != "" {
+			out = append(out, edge.NotSent{Net: a.Net, Reason: reason})
+		}
+	}
+	slices.SortFunc(out, func(a, b edge.NotSent) int {
+		return cmp.Or(a.Net.Addr().Compare(b.Net.Addr()), cmp.Compare(a.Net.Bits(), b.Net.Bits()))
+	})
+	return out
+}
+
+// unfit says why the router of a session cannot be sent a route; empty: it can.
+func unfit(net netip.Prefix, r route, live relay.State) edge.Reason {
+	family := edge.IPv6
+	if net.Addr().Is4() {
+		family = edge.IPv4
+	}
+	switch {
+	case !slices.Contains(negotiated(live), family):
+		return edge.Reason(fmt.Sprintf("the router does not speak %s in this session", family))
+	case family == edge.IPv4 && !r.nextHop.Is4() && !slices.Contains(live.Remote.ExtendedNextHop, edge.IPv4):
+		return edge.Reason(fmt.Sprintf("the router takes no IPv6 next hop (%s) for IPv4: it has not offered RFC 8950", r.nextHop))
+	}
+	return ""
 }

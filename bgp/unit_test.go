@@ -5,17 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	api "github.com/osrg/gobgp/v3/api"
-	gobgplog "github.com/osrg/gobgp/v3/pkg/log"
 
 	"github.com/catchment-dev/edge"
 )
@@ -121,78 +116,6 @@ func TestCallIsBounded(t *testing.T) {
 	})
 }
 
-// newsOf returns a journal, its clock, and what feeds it as GoBGP does.
-func newsOf(addr netip.Addr) (j *journal, now *time.Time, event func(api.PeerState_SessionState), note func(string, ...any)) {
-	start := time.Unix(1000, 0)
-	now = &start
-	j = newJournal(func() time.Time { return *now })
-	event = func(s api.PeerState_SessionState) {
-		*now = now.Add(time.Second)
-		j.observe(&api.WatchEventResponse{Event: &api.WatchEventResponse_Peer{Peer: &api.WatchEventResponse_PeerEvent{
-			Type: api.WatchEventResponse_PeerEvent_STATE,
-			Peer: &api.Peer{State: &api.PeerState{NeighborAddress: addr.String(), SessionState: s}},
-		}}})
-	}
-	note = func(msg string, kv ...any) {
-		f := gobgplog.Fields{"Topic": "Peer", "Key": addr.String()}
-		for i := 0; i < len(kv); i += 2 {
-			f[kv[i].(string)] = kv[i+1]
-		}
-		j.note(msg, f)
-	}
-	return j, now, event, note
-}
-
-func TestJournal(t *testing.T) {
-	addr := netip.MustParseAddr("192.0.2.1")
-	j, now, event, note := newsOf(addr)
-	event(api.PeerState_ESTABLISHED) // not known yet: nothing happens
-	j.add(addr)
-	event(api.PeerState_ESTABLISHED)
-	up := *now
-	note("received notification", "Communicated-Reason", "maintenance")
-	if r := j.get(addr); r.flaps != 0 || !r.since.Equal(up) || r.lastErr != "" {
-		t.Errorf("up: %+v", r)
-	}
-	note("state changed", "old", "BGP_FSM_ESTABLISHED", "new", "BGP_FSM_IDLE", "reason", "notification-received x")
-	event(api.PeerState_IDLE)
-	if r := j.get(addr); r.flaps != 1 || r.session != "idle" || r.lastErr != `session lost: notification-received x: "maintenance"` {
-		t.Errorf("lost: %+v", r)
-	}
-	note("failed to connect", "Error", errors.New("connection refused"))
-	if r := j.get(addr); r.lastErr != "connect: connection refused" {
-		t.Errorf("refused: %+v", r)
-	}
-	note("sent notification", "Data", errors.New("bad peer AS"))
-	note("state changed", "old", "BGP_FSM_OPENSENT", "new", "BGP_FSM_IDLE", "reason", "invalid-msg")
-	if r := j.get(addr); r.lastErr != "sent notification: bad peer AS" {
-		t.Errorf("notified: %+v", r)
-	}
-	note("failed to set md5", "Err", fmt.Errorf("set: %w", net.ErrClosed))
-	if err := j.keyErr(addr); err != nil {
-		t.Errorf("a closed listener counts: %v", err)
-	}
-	note("failed to set md5", "Err", errors.New("no"))
-	if err := j.keyErr(addr); err == nil {
-		t.Error("a key that cannot be set does not count")
-	}
-	// Ending it ourselves counts once, though GoBGP tells of it as well.
-	event(api.PeerState_ESTABLISHED)
-	j.lost(addr, "changed")
-	event(api.PeerState_IDLE)
-	if r := j.get(addr); r.flaps != 2 || r.lastErr != "changed" {
-		t.Errorf("ended: %+v", r)
-	}
-	// Lines that make no sense change nothing.
-	note("state changed")
-	j.note("state changed", gobgplog.Fields{"Topic": "Peer", "Key": 7})
-	j.note("x", nil)
-	j.observe(nil)
-	if j.keep(nil); j.get(addr).session != "" {
-		t.Error("not forgotten")
-	}
-}
-
 func TestReadKey(t *testing.T) {
 	dir := t.TempDir()
 	files := 0
@@ -229,22 +152,6 @@ func TestReadKey(t *testing.T) {
 	}
 }
 
-func TestTestKey(t *testing.T) {
-	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
-		if err := testKey(netip.MustParseAddr(a), "key"); err != nil {
-			t.Errorf("%s: %v", a, err)
-		}
-	}
-}
-
-func TestConnectRetry(t *testing.T) {
-	for d, want := range map[time.Duration]uint64{time.Second: 1, 2 * time.Second: 1, 5 * time.Second: 2, time.Minute: 30} {
-		if got := connectRetry(d); got != want {
-			t.Errorf("%s: %d, want %d", d, got, want)
-		}
-	}
-}
-
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state")
@@ -276,9 +183,9 @@ func FuzzKept(f *testing.F) {
 	f.Add(b)
 	f.Add(b[:len(b)-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		in, err := decodeKept(b, "boot")
-		if err == nil && validate(in) != nil {
-			t.Fatalf("restored what is not valid: %v", validate(in))
+		k, err := decodeKept(b, "boot")
+		if err == nil && validate(k.Intent) != nil {
+			t.Fatalf("restored what is not valid: %v", validate(k.Intent))
 		}
 	})
 }

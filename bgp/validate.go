@@ -37,6 +37,11 @@ func validate(in edge.Intent) error {
 	f.speaker(in.Speaker)
 	f.peers(in.Speaker)
 	f.announcements(in)
+	return f.join()
+}
+
+// join is nil, or one error that matches ErrInvalid and names every fault.
+func (f faults) join() error {
 	if len(f) == 0 {
 		return nil
 	}
@@ -58,6 +63,20 @@ func (f *faults) speaker(s edge.Speaker) {
 	if s.Lease < minLease || s.Lease > maxLease {
 		f.addf("speaker: lease %s is not %s to %s", s.Lease, minLease, maxLease)
 	}
+	if len(s.RPKI.Servers) > 0 && s.RPKI.File != "" {
+		f.addf("speaker: rpki has both servers and a file: choose one")
+	}
+	if s.Watch.URL != "" && s.Watch.File != "" {
+		f.addf("speaker: watch has both a url and a file: choose one")
+	}
+	if s.Watch.MissingAfter < 0 {
+		f.addf("speaker: watch: missing after %s is below zero", s.Watch.MissingAfter)
+	}
+	for i, net := range s.Own {
+		if !net.IsValid() || net != net.Masked() {
+			f.addf("speaker: own prefix %d (%s) is not a prefix without host bits", i+1, net)
+		}
+	}
 }
 
 func (f *faults) asn(where string, asn uint32) {
@@ -65,82 +84,6 @@ func (f *faults) asn(where string, asn uint32) {
 		f.addf("%s: ASN %d is reserved", where, asn)
 	}
 }
-
-func (f *faults) peers(s edge.Speaker) {
-	if len(s.Peers) > edge.MaxPeers {
-		f.addf("speaker: %d peers are more than %d", len(s.Peers), edge.MaxPeers)
-		return
-	}
-	ids, addrs := map[edge.PeerID]bool{}, map[netip.Addr]bool{}
-	for i, p := range s.Peers {
-		where := fmt.Sprintf("peer %d (%q)", i+1, p.ID)
-		if p.ID == "" {
-			f.addf("%s: no id", where)
-		}
-		if ids[p.ID] {
-			f.addf("%s: second peer with this id", where)
-		}
-		if addrs[p.Addr] {
-			f.addf("%s: second peer with address %s", where, p.Addr)
-		}
-		ids[p.ID], addrs[p.Addr] = true, true
-		f.peer(where, s, p)
-	}
-}
-
-func (f *faults) peer(where string, s edge.Speaker, p edge.Peer) {
-	f.asn(where, p.ASN)
-	if p.ASN == s.ASN {
-		f.addf("%s: ASN %d is our own: only eBGP is spoken", where, p.ASN)
-	}
-	if !edge.IsHost(p.Addr) {
-		f.addf("%s: address %q is not a unicast address without zone", where, p.Addr)
-	}
-	if p.LocalAddr.IsValid() && (!edge.IsHost(p.LocalAddr) || p.LocalAddr.Is4() != p.Addr.Is4() || p.LocalAddr == p.Addr) {
-		f.addf("%s: local address %s is not an address of ours of the family of %s", where, p.LocalAddr, p.Addr)
-	}
-	f.families(where, p.Families)
-	f.timers(where, p)
-	if p.Multihop < 0 || p.Multihop > 255 {
-		f.addf("%s: multihop %d is not 0 to 255", where, p.Multihop)
-	}
-	if p.Passive && s.Listen == 0 {
-		f.addf("%s: passive, but the speaker listens on no port: the session could never open", where)
-	}
-	if strings.ContainsRune(p.PasswordFile, 0) {
-		f.addf("%s: password file has a zero byte in its name", where)
-	}
-}
-
-func (f *faults) families(where string, list []edge.Family) {
-	if len(list) == 0 {
-		f.addf("%s: no families", where)
-	}
-	for i, fam := range list {
-		if fam != edge.IPv4 && fam != edge.IPv6 {
-			f.addf("%s: family %q is not %s or %s", where, fam, edge.IPv4, edge.IPv6)
-		}
-		if slices.Contains(list[:i], fam) {
-			f.addf("%s: family %q twice", where, fam)
-		}
-	}
-}
-
-// timers are whole seconds: the wire (hold) and GoBGP (all) know no others,
-// and a hold time of 0 would silently become 90 s.
-func (f *faults) timers(where string, p edge.Peer) {
-	if !seconds(p.Hold, minHold, maxHold) {
-		f.addf("%s: hold %s is not a whole number of seconds from %s to %s", where, p.Hold, minHold, maxHold)
-	}
-	if !seconds(p.Keepalive, time.Second, maxHold) || p.Keepalive >= p.Hold {
-		f.addf("%s: keepalive %s is not a whole number of seconds from 1s to below hold", where, p.Keepalive)
-	}
-	if !seconds(p.ConnectRetry, time.Second, time.Hour) {
-		f.addf("%s: connect retry %s is not a whole number of seconds from 1s to 1h", where, p.ConnectRetry)
-	}
-}
-
-func seconds(d, lo, hi time.Duration) bool { return d >= lo && d <= hi && d%time.Second == 0 }
 
 // announcements also judges the withdrawals. The two are bounded together: what
 // cannot be withdrawn is kept among the announcements.
@@ -164,6 +107,7 @@ func (f *faults) announcements(in edge.Intent) {
 		}
 		f.attributes(where+": normal", a.Normal)
 		f.attributes(where+": degraded", a.Degraded)
+		f.attributes(where+": more", a.More)
 	}
 	f.withdrawals(in.Withdraw, seen)
 }
@@ -193,6 +137,9 @@ func (f *faults) attributes(where string, a edge.Attributes) {
 	if len(a.Communities) > edge.MaxCommunities {
 		f.addf("%s: %d communities are more than %d", where, len(a.Communities), edge.MaxCommunities)
 	}
+	if len(a.Large) > edge.MaxCommunities {
+		f.addf("%s: %d large communities are more than %d", where, len(a.Large), edge.MaxCommunities)
+	}
 }
 
 // normal returns a valid intent with the order taken out of what is a set, and
@@ -203,22 +150,35 @@ func normal(in edge.Intent) edge.Intent {
 	in.Announcements = slices.Clone(in.Announcements)
 	for i := range in.Announcements {
 		a := &in.Announcements[i]
-		a.Normal.Communities = sortedSet(a.Normal.Communities)
-		a.Degraded.Communities = sortedSet(a.Degraded.Communities)
+		a.Normal, a.Degraded = tidy(a.Normal), tidy(a.Degraded)
 	}
 	return in
 }
 
-// cloneSpeaker returns s with its families sorted, and shares no memory with it.
+// cloneSpeaker returns s with the order taken out of what is a set, and shares no
+// memory with it.
 func cloneSpeaker(s edge.Speaker) edge.Speaker {
+	s.Own = slices.Clone(s.Own)
+	s.RPKI.Servers = slices.Clone(s.RPKI.Servers) // in the order of preference
+	s.Watch.Origins, s.Watch.Neighbours = slices.Clone(s.Watch.Origins), slices.Clone(s.Watch.Neighbours)
 	s.Peers = slices.Clone(s.Peers)
 	for i := range s.Peers {
 		p := &s.Peers[i]
 		p.Families = slices.Sorted(slices.Values(p.Families))
+		p.Prefixes = slices.SortedFunc(slices.Values(p.Prefixes), netip.Prefix.Compare)
+		p.Announce = tidy(p.Announce)
+		if p.Degraded != nil {
+			d := tidy(*p.Degraded)
+			p.Degraded = &d
+		}
+		if p.BFD != nil {
+			b := *p.BFD
+			p.BFD = &b
+		}
 	}
 	return s
 }
 
-func sortedSet(c []edge.Community) []edge.Community {
-	return slices.Compact(slices.Sorted(slices.Values(c)))
-}
+// tidy returns a with its communities in order, each once, and shares no
+// memory with it.
+func tidy(a edge.Attributes) edge.Attributes { return a.Plus(edge.Attributes{}) }

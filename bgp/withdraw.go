@@ -49,46 +49,68 @@ func (s *Speaker) forgotten(in edge.Intent) error {
 	return fmt.Errorf("%w: announced, but neither in announcements nor in withdraw: %s%s", ErrForgotten, strings.Join(missing, ", "), more)
 }
 
+// foreign returns an error that matches ErrInvalid if in would announce what is
+// not ours. One that is announced already stays: a change of the configuration
+// is no withdrawal.
+func (s *Speaker) foreign(in edge.Intent) error {
+	if len(in.Speaker.Own) == 0 {
+		return nil
+	}
+	announced := s.inForce()
+	var f faults
+	for i, a := range in.Announcements {
+		if _, ok := announced[a.Net]; !ok && !contains(in.Speaker.Own, a.Net) {
+			f.addf("announcement %d (%s): outside of the fleet's prefixes: add it to fleet.prefixes", i+1, a.Net)
+		}
+	}
+	return f.join()
+}
+
+// inForce are the announcements of the intent in force.
+func (s *Speaker) inForce() map[netip.Prefix]edge.Announcement {
+	m := map[netip.Prefix]edge.Announcement{}
+	if s.intent != nil {
+		for _, a := range s.intent.Announcements {
+			m[a.Net] = a
+		}
+	}
+	return m
+}
+
 // withdraw carries out the orders about what is announced. It returns the
 // announcements that stay in spite of their order, and why: they go on as they
 // are, since the leave to withdraw may end, so nothing is tried again later.
 func (s *Speaker) withdraw(ctx context.Context, orders []edge.Withdrawal) (stays []edge.Announcement, err error) {
-	if s.intent == nil {
-		return nil, nil
-	}
-	announced := map[netip.Prefix]edge.Announcement{}
-	for _, a := range s.intent.Announcements {
-		announced[a.Net] = a
-	}
+	announced := s.inForce()
 	var errs []error
-	var silent bool
+	var gone []netip.Prefix
 	for _, w := range orders {
 		a, ok := announced[w.Net]
 		if !ok {
 			continue
 		}
-		err := errors.New("not tried: the BGP server does not answer")
-		if !silent {
-			err = s.leave(ctx, w)
-		}
-		if err != nil {
+		if err := s.leave(ctx, w); err != nil {
 			stays = append(stays, a)
 			errs = append(errs, fmt.Errorf("%s stays: %w", w.Net, err))
 			s.log.Error("withdrawal has failed, the prefix stays", "prefix", w.Net, "until", w.Until, "err", err)
+			continue
 		}
-		silent = silent || hangs(err)
+		gone = append(gone, w.Net)
+		s.verdict.forget(w.Net)
 	}
+	s.engine.confirm(ctx, gone)
 	return stays, errors.Join(errs...)
 }
 
 // leave withdraws one prefix, unless its permit has ended by now, however long
-// the order has been on its way.
+// the order has been on its way. If a server does not answer nothing is tried:
+// the prefix would be taken from the other peers only, and given back to them.
 func (s *Speaker) leave(ctx context.Context, w edge.Withdrawal) error {
 	if now := s.now(); !now.Before(w.Until) {
 		return fmt.Errorf("the permit to withdraw it has ended at %s, and now is %s", w.Until.Format(time.RFC3339Nano), now.Format(time.RFC3339Nano))
 	}
-	if s.engine == nil {
-		return nil
+	if s.engine.hangs() {
+		return fmt.Errorf("not tried: %w", errSilent)
 	}
 	return s.engine.withdraw(ctx, w.Net)
 }

@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -219,16 +221,39 @@ func checkReport(r *edge.Report) error {
 		if !c.Prefix.IsValid() || c.Prefix != c.Prefix.Masked() || len(c.Rung) > maxName {
 			return errMalformed
 		}
-		c.Rung, c.Reason = edge.Rung(clean(string(c.Rung), maxName)), edge.Reason(clean(string(c.Reason), maxText))
 	}
 	for i := range r.Load.Regions {
 		v := &r.Load.Regions[i]
 		if !isName(string(v.Region)) || v.RTT < 0 || v.Up < 0 || v.Of < v.Up || !isRate(v.Sent) || !isRate(v.Allowance) {
 			return errMalformed
 		}
-		v.LastErr = clean(v.LastErr, maxText)
 	}
+	tidyReport(r)
 	return nil
+}
+
+// maxOrders bounds the orders of a report.
+const maxOrders = 256
+
+// tidyReport makes texts harmless and short, and leaves out what is said beside
+// claims and load and makes no sense: that must not cost the claims.
+func tidyReport(r *edge.Report) {
+	for i := range r.Says {
+		c := &r.Says[i]
+		c.Rung, c.Reason = edge.Rung(clean(string(c.Rung), maxName)), edge.Reason(clean(string(c.Reason), maxText))
+	}
+	for i := range r.Load.Regions {
+		r.Load.Regions[i].LastErr = clean(r.Load.Regions[i].LastErr, maxText)
+	}
+	if len(r.Shared) > maxItems {
+		r.Shared = nil
+	}
+	maps.DeleteFunc(r.Shared, func(id edge.ProbeID, _ edge.ProbeState) bool { return !isName(string(id)) })
+	r.Prefer = slices.DeleteFunc(r.Prefer, func(o edge.Preference) bool { return o.Check() != nil })
+	r.Prefer = r.Prefer[:min(len(r.Prefer), maxOrders)]
+	for i := range r.Prefer {
+		r.Prefer[i].Reason = clean(r.Prefer[i].Reason, maxText)
+	}
 }
 
 func isRate(f float64) bool { return f >= 0 && f <= math.MaxFloat64 } // neither NaN nor infinite

@@ -28,7 +28,7 @@ func TestReportsSpread(t *testing.T) {
 	}
 	f.startRest()
 	for _, n := range f.nodes {
-		n.Publish(claim("first of "+edge.Reason(n.ID)), edge.LoadRow{Demand: 12.5, Regions: []edge.RegionView{{Region: "eu", Up: 1, Of: 2, RTT: time.Millisecond}}})
+		n.Publish(edge.Report{Says: claim("first of " + edge.Reason(n.ID)), Load: edge.LoadRow{Demand: 12.5, Regions: []edge.RegionView{{Region: "eu", Up: 1, Of: 2, RTT: time.Millisecond}}}})
 	}
 	saysOf := func(words edge.Reason) func() bool {
 		return func() bool {
@@ -48,7 +48,7 @@ func TestReportsSpread(t *testing.T) {
 	}
 	began := time.Now()
 	for _, n := range f.nodes {
-		n.Publish(claim("second of "+edge.Reason(n.ID)), edge.LoadRow{})
+		n.Publish(edge.Report{Says: claim("second of " + edge.Reason(n.ID)), Load: edge.LoadRow{}})
 	}
 	f.until("all know the second", saysOf("second"))
 	t.Logf("second report of 5 known to all after %s", time.Since(began))
@@ -84,7 +84,7 @@ func TestLargeReports(t *testing.T) {
 	for _, size := range []int{maxRumor - 60, maxRumor + 1, 3 * maxRumor} {
 		says := manyClaims(t, size)
 		began := time.Now()
-		f.nodes[0].Publish(says, edge.LoadRow{})
+		f.nodes[0].Publish(edge.Report{Says: says, Load: edge.LoadRow{}})
 		f.until("b and c have the report", func() bool {
 			return len(f.nodes[1].report("a").Report.Says) == len(says) && len(f.nodes[2].report("a").Report.Says) == len(says)
 		})
@@ -227,7 +227,7 @@ func TestStopAndRejoin(t *testing.T) {
 	f := newFleet(t, 3, 1)
 	f.startAll()
 	c := f.nodes[2]
-	c.Publish(claim("before"), edge.LoadRow{})
+	c.Publish(edge.Report{Says: claim("before"), Load: edge.LoadRow{}})
 	f.until("a knows c's report", func() bool { return f.nodes[0].report("c").Age >= 0 })
 	began := time.Now()
 	c.stop()
@@ -241,7 +241,7 @@ func TestStopAndRejoin(t *testing.T) {
 	c = f.start(2)
 	f.until("c is back", func() bool { return f.seen(2) })
 	t.Logf("back after %s", time.Since(began))
-	c.Publish(claim("after"), edge.LoadRow{})
+	c.Publish(edge.Report{Says: claim("after"), Load: edge.LoadRow{}})
 	f.until("its report replaces the old one", func() bool { return f.nodes[0].report("c").Report.Says[0].Reason == "after" })
 }
 
@@ -259,7 +259,7 @@ func TestClockWentBack(t *testing.T) {
 	if m := f.nodes[0].report("b"); m.Age < time.Minute {
 		t.Errorf("age of an old report: %s", m.Age)
 	}
-	f.nodes[1].Publish(claim("new"), edge.LoadRow{})
+	f.nodes[1].Publish(edge.Report{Says: claim("new"), Load: edge.LoadRow{}})
 	f.until("a believes b's new report", func() bool { return f.nodes[0].report("b").Report.Says[0].Reason == "new" })
 }
 
@@ -272,16 +272,16 @@ func TestPublishIsPaced(t *testing.T) {
 	}
 	says := claim("same")
 	for i := range 100 {
-		g.Publish(says, edge.LoadRow{Demand: float64(i)})
+		g.Publish(edge.Report{Says: says, Load: edge.LoadRow{Demand: float64(i)}})
 	}
 	if g.seq != 1 || g.pending.Load.Demand != 99 {
 		t.Errorf("%d reports for 100 of the same claims, pending %+v", g.seq, g.pending)
 	}
-	g.Publish(claim("another"), edge.LoadRow{})
+	g.Publish(edge.Report{Says: claim("another"), Load: edge.LoadRow{}})
 	if g.seq != 2 || g.pending != nil {
 		t.Error("a new claim did not go out at once")
 	}
-	g.Publish(claim("bad"), edge.LoadRow{Demand: math.NaN()})
+	g.Publish(edge.Report{Says: claim("bad"), Load: edge.LoadRow{Demand: math.NaN()}})
 	if g.drops.all()["own_report"] != 1 {
 		t.Errorf("a load that is no number: %v", g.drops.all())
 	}
@@ -308,7 +308,7 @@ func TestChangedSignals(t *testing.T) {
 			t.Errorf("no signal: %s", what)
 		}
 	}
-	signalled("a claim", func() { b.Publish(claim("x"), edge.LoadRow{}) })
+	signalled("a claim", func() { b.Publish(edge.Report{Says: claim("x"), Load: edge.LoadRow{}}) })
 	signalled("a wish", func() { a.Wish(prefix1, sick) })
 	f.until("permit", func() bool { return a.Permit(prefix1).OK })
 	signalled("the loss of a permit", func() {})

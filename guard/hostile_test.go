@@ -33,7 +33,7 @@ func TestWrongKey(t *testing.T) {
 	f.counts(a, "wrong_key")
 	f.counts(c, "wrong_key")
 	f.until("a and b see each other", func() bool { return f.nodes[0].alive() == 1 && f.nodes[1].alive() == 1 })
-	c.Publish(claim("false"), edge.LoadRow{})
+	c.Publish(edge.Report{Says: claim("false"), Load: edge.LoadRow{}})
 	c.Wish(prefix1, sick)
 	f.until("c is refused", func() bool { return c.Permit(prefix1).Refused && len(c.State().Asking) == 1 })
 	if c.alive() != 0 || a.report("c").Age >= 0 {

@@ -65,7 +65,7 @@ func TestPartition(t *testing.T) {
 	if a.Permit(prefix1).OK || f.announcing() != 4 {
 		t.Errorf("%d announce; permit of a: %+v", f.announcing(), a.Permit(prefix1))
 	}
-	f.nodes[2].Publish(claim("news from beyond"), edge.LoadRow{})
+	f.nodes[2].Publish(edge.Report{Says: claim("news from beyond"), Load: edge.LoadRow{}})
 	heal()
 	began = time.Now()
 	within(t, 10*time.Second, "all see all again", func() bool { return f.seen(4) })

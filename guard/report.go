@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -22,11 +23,14 @@ type heard struct {
 const refreshEvery = time.Second
 
 // Publish tells the fleet about this node. It never blocks and may be called
-// as often as one likes: a new claim goes out at once, new figures of load and
-// signs of life at most once a second, the latest ones.
-func (g *Guard) Publish(claims []edge.Claim, load edge.LoadRow) {
-	load.Regions = slices.Clone(load.Regions)
-	r := edge.Report{Node: g.self, Site: g.roster.Load().self.Site, Says: slices.Clone(claims), Load: load}
+// as often as one likes: a new claim, view of a shared dependency or order goes
+// out at once, new figures of load and signs of life at most once a second, the
+// latest ones. Of r the node, the site and the numbers are filled in here.
+func (g *Guard) Publish(r edge.Report) {
+	r.Node, r.Site = g.self, g.roster.Load().self.Site
+	r.Says, r.Load.Regions = slices.Clone(r.Says), slices.Clone(r.Load.Regions)
+	r.Shared, r.Prefer = maps.Clone(r.Shared), slices.Clone(r.Prefer)
+	tidyReport(&r) // what is compared below has been sent tidied
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.pending = &r
@@ -36,11 +40,16 @@ func (g *Guard) Publish(claims []edge.Claim, load edge.LoadRow) {
 // refresh publishes what is pending if it is time. The lock is held.
 func (g *Guard) refresh(now time.Time) {
 	r := g.pending
-	if r == nil || g.seq > 0 && now.Sub(g.own.at) < refreshEvery && sameClaims(r.Says, g.own.report.Says) {
+	if r == nil || g.seq > 0 && now.Sub(g.own.at) < refreshEvery && sameNews(*r, g.own.report) {
 		return
 	}
 	g.pending = nil
 	g.publish(*r)
+}
+
+// sameNews says whether b tells all of a that is not to wait.
+func sameNews(a, b edge.Report) bool {
+	return sameClaims(a.Says, b.Says) && maps.Equal(a.Shared, b.Shared) && slices.EqualFunc(a.Prefer, b.Prefer, edge.Preference.Equal)
 }
 
 func sameClaims(a, b []edge.Claim) bool {

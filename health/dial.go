@@ -18,7 +18,7 @@ type dialer = func(ctx context.Context, network, address string) (net.Conn, erro
 // probeTCP passes if a TCP connection opens. It proves that the kernel at the
 // other end answers for a listening socket, not that anybody accepts.
 func probeTCP(ctx context.Context, p edge.Probe) error {
-	c, err := connect(ctx, dial, p, p.Addr.String())
+	c, err := connect(ctx, from(p.Source), p, p.Addr.String())
 	if err != nil {
 		return err
 	}

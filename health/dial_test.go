@@ -78,11 +78,13 @@ func TestTCP(t *testing.T) {
 		{"open", v4, ""},
 		{"open, IPv6", v6, ""},
 		{"refused", refused, fmt.Sprintf("connect %s: connection refused", refused)},
+		{"an IPv4 address written as IPv6", netip.AddrPortFrom(netip.AddrFrom16(v4.Addr().As16()), v4.Port()), ""},
 		{"silent", silent, fmt.Sprintf("connect %s: no answer within 300ms", silent)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := once(t, edge.Probe{Kind: edge.ProbeTCP, Addr: c.addr, Timeout: 300 * time.Millisecond})
-			expect(t, err, c.want)
+			p := edge.Probe{Kind: edge.ProbeTCP, Addr: c.addr, Timeout: 300 * time.Millisecond}
+			expect(t, once(t, p), c.want)
+			expect(t, slowly(t, p), c.want)
 		})
 	}
 }

@@ -21,14 +21,17 @@ type entry struct {
 	// settled: nothing more is to be waited for before the first decision.
 	settled bool
 
-	due    time.Time // when the run was to start
+	due    time.Time // when the run was to start, jitter aside
 	spread bool      // its place in the interval has been drawn
 	gone   bool      // not in the set any more: results are thrown away
 	stop   context.CancelFunc
+	flight *flight // nil: run by a worker. The schedule's, not guarded
 
-	at    time.Time // key in the queue that holds it
-	index int       // place in that queue; -1: in none
+	at    time.Time // key in the queue or wheel that holds it
+	index int       // place in that queue, or in slot of that wheel; -1: in none
+	slot  int
 	in    *queue
+	wheel *wheel
 }
 
 // newEntry takes over what old (nil: none) shows, but not its schedule nor its
@@ -63,6 +66,17 @@ func (r result) unknown(timeout time.Duration) bool {
 	return errors.Is(r.err, edge.ErrUnknown) || r.took > timeout+max(timeout/2, 250*time.Millisecond)
 }
 
+// says returns what a run that is not unknown says of the target.
+func (r result) says() edge.ProbeState {
+	switch {
+	case r.err == nil:
+		return edge.Up
+	case errors.Is(r.err, edge.ErrFull):
+		return edge.Full
+	}
+	return edge.Down
+}
+
 // record takes in one run and says whether the state has changed.
 func (e *entry) record(r result) bool {
 	e.status.LastRun, e.status.Took = r.end, r.took
@@ -74,11 +88,12 @@ func (e *entry) record(r result) bool {
 		e.fail = r.err.Error()
 		e.status.LastErr, e.status.LastErrAt = e.fail, r.end
 	}
-	if r.err == nil {
+	says := r.says()
+	if says.Alive() {
 		// Not damped: a target that is up must be able to lower its share at once.
 		e.status.Weight = r.weight
 	}
-	changed := e.damp.add(r.err == nil, e.probe.Rise, e.probe.Fall)
+	changed := e.damp.add(says, e.probe.Rise, e.probe.Fall)
 	e.status.Streak = e.damp.streak()
 	if changed {
 		e.status.State, e.status.Since = e.damp.state, r.end
@@ -98,45 +113,73 @@ func (e *entry) note(r result) {
 	if !errors.Is(r.err, edge.ErrUnknown) {
 		text = edge.ErrUnknown.Error() + ": this box was too busy to end it in time: " + text
 	}
-	if e.damp.state == edge.Down && e.fail != "" {
+	if (e.damp.state == edge.Down || e.damp.state == edge.Full) && e.fail != "" {
 		text = e.fail + "; last round unknown: " + text
 	}
 	e.status.LastErr, e.status.LastErrAt = text, r.end
 }
 
-// pause returns how long after the last start the next run is due.
-//
-// An undecided probe runs four times as often, so that a start or a new
-// definition is decided soon; but once it has failed at the normal pace: a start
-// is when a box is busiest, and to take a site down it needs no less evidence
-// than at any other time. The first normal wait is drawn from the second
-// half of the interval: probes that were set together drift apart and stay so.
-func (e *entry) pause() time.Duration {
-	whole := e.probe.Interval
-	if !e.damp.decided && e.damp.last != edge.Down {
-		return min(whole, max(whole/4, 50*time.Millisecond))
-	}
-	if e.spread {
-		return whole
-	}
-	e.spread = true
-	return whole - rand.N(whole/2)
+// tick is the grid on which runs start, if their interval is long enough: those
+// of a tick start together, and are paid for together. A box that is woken up
+// for every run, at 2,000 a second, spends more on that than on the runs.
+const tick = 40 * time.Millisecond
+
+// grid returns the distance of the starts that a pause between runs allows: a
+// whole part of it, the same for all entries with this pause.
+func grid(pause time.Duration) time.Duration {
+	return max(1, pause/max((pause+tick-1)/tick, 10))
 }
 
-// next works out when the next run is due, after one that ended at now. A start
-// that has been missed is made up for at once, but only one; after more than a
-// whole interval (the machine was paused, and with it all other probes) the
-// place in the interval is drawn again.
-func (e *entry) next(now time.Time) time.Time {
-	due := e.due.Add(e.pause())
+// pause returns how long after the last start the next run is due.
+//
+// A probe whose state is about to change, and one that is undecided, has its
+// FastInterval; but not while the box is starved, which more runs would not help.
+//
+// Without one, an undecided probe runs four times as often, so that a start or a
+// new definition is decided soon; but once it has failed at the normal pace: a
+// start is when a box is busiest, and to take a site down it needs no less
+// evidence than at any other time.
+func (e *entry) pause(starved bool) time.Duration {
+	p := &e.probe
+	switch {
+	case p.FastInterval > 0 && !starved && (!e.damp.decided || e.damp.streak() > 0):
+		return min(p.Interval, p.FastInterval)
+	case p.FastInterval == 0 && !e.damp.decided && e.damp.last != edge.Down:
+		return min(p.Interval, max(p.Interval/4, 50*time.Millisecond))
+	}
+	return p.Interval
+}
+
+// next works out when the next run is due, after one that ended at now, and when
+// it starts. A start that has been missed is made up for at once, but only one.
+//
+// The first normal wait is drawn from the second half of the interval: probes
+// that were set together drift apart and stay so. The place is drawn again after
+// the box has stood still for more than a whole interval, and with it all other
+// probes.
+func (e *entry) next(now, base time.Time, starved bool) (start time.Time) {
+	pause := e.pause(starved)
+	due := e.due.Add(pause)
 	if late := now.Sub(due); late > 0 {
 		e.spread = e.spread && late < e.probe.Interval
+		e.due = now
 		return now
+	}
+	g := grid(pause)
+	due = due.Add(-(due.Sub(base) % g))
+	if pause == e.probe.Interval && !e.spread {
+		e.spread = true
+		due = due.Add(-g * rand.N(max(1, pause/2/g)))
+	}
+	e.due = due
+	if j := min(e.probe.Jitter, pause); j > 0 {
+		due = due.Add(rand.N(j) - j/2)
 	}
 	return due
 }
 
-// queue is a heap of entries by time. An entry is in one queue at most.
+// queue is a heap of entries by time. An entry is in one queue, or one wheel, at
+// most.
 type queue []*entry
 
 // Len implements heap.Interface.
@@ -182,9 +225,12 @@ func (q *queue) take(now time.Time) *entry {
 	return heap.Pop(q).(*entry)
 }
 
-// remove takes e out of whichever queue holds it.
+// remove takes e out of whatever holds it.
 func remove(e *entry) {
-	if e.in != nil {
+	switch {
+	case e.in != nil:
 		heap.Remove(e.in, e.index)
+	case e.wheel != nil:
+		e.wheel.remove(e)
 	}
 }

@@ -13,22 +13,91 @@ import (
 // maxRoots is how many failures a reason names before it only counts them.
 const maxRoots = 4
 
+// View is what is known beside the states of the probes.
+type View struct {
+	// Now is the time of the evaluation.
+	Now time.Time
+	// Others says how the other sites see a shared dependency. Nil: nothing is
+	// known of them.
+	Others func(edge.ProbeID) Others
+}
+
+// Others are the other sites' opinions of a shared dependency.
+type Others struct {
+	// Up and Down are how many other sites say so, of Roster other sites. Those
+	// that say neither are not known.
+	Up, Down, Roster int
+}
+
+// Figures of the rule for shared dependencies.
+const (
+	// sharedWait is how long a shared dependency must have been down here before
+	// it can count as this site's own fault: what breaks everywhere does not
+	// break, nor get told, in the same instant.
+	sharedWait = 10 * time.Second
+	// sharedPercent of all sites, and at least sharedLeast, make a failure that
+	// is not this site's own.
+	sharedPercent, sharedLeast = 30, 2
+)
+
+// ownFault says whether a shared dependency that has been down here for so long
+// is this site's own fault, and if not, why. Whatever is not known speaks
+// against it: a site that hears nobody degrades.
+func (o Others) ownFault(down time.Duration) (bool, string) {
+	many := max(sharedLeast, (sharedPercent*(o.Roster+1)+99)/100)
+	switch {
+	case down < sharedWait:
+		return false, fmt.Sprintf("shared: not held against this site in the first %s", sharedWait)
+	case o.Down+1 >= many:
+		return false, fmt.Sprintf("shared: down at %d of %d other sites too", o.Down, o.Roster)
+	case 2*o.Up <= o.Roster:
+		return false, fmt.Sprintf("shared: only %d of %d other sites are known to be without this fault", o.Up, o.Roster)
+	}
+	return true, ""
+}
+
 // Evaluate says how fit each configured prefix is, from the states of the
 // probes. It is pure; the Since of its conditions is zero: Tracker sets it.
 //
 // A prefix needs what every prefix needs (c.Fleet.Health.Needs), what it needs
 // itself, and what each service needs whose VIP it contains with the longest
-// mask. Then, in this order: a hard need that is down makes it Sick; a hard
-// need that is unknown makes its health unknown; a soft need that is down makes
-// it degraded; else it is healthy, also without any need. A soft need that is
-// unknown counts as no failure, and is mentioned.
+// mask. Then, in this order: a hard need that is down, or a shared one that is
+// so by this site's own fault, makes it Sick; a hard need that is unknown makes
+// its health unknown; a soft or shared need that is down makes it degraded; any
+// need that is full makes it full; else it is healthy, also without any need. A
+// soft or shared need that is unknown counts as no failure, and is mentioned.
 //
 // The reason is the path to each failed probe with its last error, in the
 // order of the configuration: "serving → web-vip is down: answered 503,
 // expected 200". A probe or group without a status, or a group in a cycle, is
 // unknown.
-func Evaluate(c *edge.Config, statuses []edge.Status) map[netip.Prefix]edge.Condition {
-	g := graph{
+func Evaluate(c *edge.Config, statuses []edge.Status, view View) map[netip.Prefix]edge.Condition {
+	g := newGraph(c, statuses)
+	needs := needsOf(&c.Fleet)
+	out := make(map[netip.Prefix]edge.Condition, len(c.Fleet.Prefixes))
+	for _, p := range c.Fleet.Prefixes {
+		out[p.Net] = g.condition(needs[p.Net], view)
+	}
+	return out
+}
+
+// SharedStates is how this node sees each shared dependency: what the other
+// sites are told.
+func SharedStates(c *edge.Config, statuses []edge.Status) map[edge.ProbeID]edge.ProbeState {
+	g := newGraph(c, statuses)
+	out := map[edge.ProbeID]edge.ProbeState{}
+	for _, needs := range needsOf(&c.Fleet) {
+		for _, n := range needs {
+			if n.Class == edge.Shared {
+				out[n.On] = g.node(n.On).state
+			}
+		}
+	}
+	return out
+}
+
+func newGraph(c *edge.Config, statuses []edge.Status) *graph {
+	g := &graph{
 		status: make(map[edge.ProbeID]edge.Status, len(statuses)),
 		group:  make(map[edge.ProbeID]edge.Group, len(c.Fleet.Health.Groups)),
 		done:   map[edge.ProbeID]verdict{},
@@ -39,12 +108,7 @@ func Evaluate(c *edge.Config, statuses []edge.Status) map[netip.Prefix]edge.Cond
 	for _, group := range c.Fleet.Health.Groups {
 		g.group[group.ID] = group
 	}
-	needs := needsOf(&c.Fleet)
-	out := make(map[netip.Prefix]edge.Condition, len(c.Fleet.Prefixes))
-	for _, p := range c.Fleet.Prefixes {
-		out[p.Net] = g.condition(needs[p.Net])
-	}
-	return out
+	return g
 }
 
 // needsOf collects the needs of each prefix: the fleet's, its own, then those
@@ -74,6 +138,7 @@ type graph struct {
 type verdict struct {
 	state edge.ProbeState
 	roots []root
+	since time.Time // of down
 }
 
 // root is a probe that makes others down or unknown, and the path to it.
@@ -84,25 +149,60 @@ type root struct {
 }
 
 // condition combines needs. A need that is listed twice counts once.
-func (g *graph) condition(needs []edge.Need) edge.Condition {
-	roots := map[edge.NeedClass]map[edge.ProbeState][]root{edge.Hard: {}, edge.Soft: {}}
+func (g *graph) condition(needs []edge.Need, view View) edge.Condition {
+	var hard, soft tally
 	for _, n := range needs {
-		class := n.Class
-		if class != edge.Soft {
-			class = edge.Hard // a class of a later version: the careful reading
-		}
 		v := g.node(n.On)
-		roots[class][v.state] = append(roots[class][v.state], v.roots...)
+		switch n.Class {
+		case edge.Soft:
+			soft.add(v, v.roots)
+		case edge.Shared:
+			if own, why := g.ownFault(n.On, v, view); own {
+				hard.add(v, v.roots)
+			} else {
+				soft.add(v, suffixed(v.roots, " ("+why+")"))
+			}
+		default: // hard, or a class of a later version: the careful reading
+			hard.add(v, v.roots)
+		}
 	}
-	hard, soft := roots[edge.Hard], roots[edge.Soft]
-	mention := suffixed(soft[edge.Unknown], " (soft: counts as no failure)")
+	return summary(hard, soft)
+}
+
+// ownFault judges a shared need; only one that is down can be anybody's fault.
+func (g *graph) ownFault(id edge.ProbeID, v verdict, view View) (bool, string) {
+	if v.state != edge.Down {
+		return false, "shared"
+	}
+	var others Others
+	if view.Others != nil {
+		others = view.Others(id)
+	}
+	return others.ownFault(view.Now.Sub(v.since))
+}
+
+// tally collects the needs of one class, by their states.
+type tally map[edge.ProbeState][]root
+
+func (t *tally) add(v verdict, roots []root) {
+	if *t == nil {
+		*t = tally{}
+	}
+	(*t)[v.state] = append((*t)[v.state], roots...)
+}
+
+func summary(hard, soft tally) edge.Condition {
+	mention := suffixed(soft[edge.Unknown], " (counts as no failure)")
+	full := slices.Concat(hard[edge.Full], soft[edge.Full])
 	switch {
 	case len(hard[edge.Down]) > 0:
 		return edge.Condition{Health: edge.Sick, Reason: reason(hard[edge.Down])}
 	case len(hard[edge.Unknown]) > 0:
 		return edge.Condition{Health: edge.HealthUnknown, Reason: reason(hard[edge.Unknown])}
 	case len(soft[edge.Down]) > 0:
-		return edge.Condition{Health: edge.HealthDegraded, Reason: reason(append(soft[edge.Down], mention...))}
+		return edge.Condition{Health: edge.HealthDegraded, Reason: reason(slices.Concat(soft[edge.Down], mention))}
+	case len(full) > 0:
+		return edge.Condition{Health: edge.HealthFull, Reason: reason(slices.Concat(full, mention))}
 	}
 	return edge.Condition{Health: edge.Healthy, Reason: reason(mention)}
 }
@@ -114,7 +214,7 @@ func (g *graph) node(id edge.ProbeID) verdict {
 	}
 	// Configurations with a cycle are refused; should one come this far, the
 	// node that closes it is unknown instead of the end of the stack.
-	g.done[id] = verdict{edge.Unknown, []root{{id: id, text: fmt.Sprintf("%s is unknown: it depends on itself", id)}}}
+	g.done[id] = verdict{state: edge.Unknown, roots: []root{{id: id, text: fmt.Sprintf("%s is unknown: it depends on itself", id)}}}
 	v := g.probe(id)
 	if group, ok := g.group[id]; ok {
 		v = g.combine(group)
@@ -127,6 +227,8 @@ func (g *graph) probe(id edge.ProbeID) verdict {
 	s, ok := g.status[id]
 	text := s.LastErr
 	switch {
+	case ok && s.State == edge.Full && text == "":
+		text = "it takes no more"
 	case ok && s.State == edge.Up:
 		return verdict{state: edge.Up}
 	case !ok:
@@ -136,17 +238,22 @@ func (g *graph) probe(id edge.ProbeID) verdict {
 	case text == "":
 		text = "it has not run often enough yet"
 	}
-	return verdict{s.State, []root{{id: id, text: fmt.Sprintf("%s is %s: %s", id, s.State, text)}}}
+	return verdict{s.State, []root{{id: id, text: fmt.Sprintf("%s is %s: %s", id, s.State, text)}}, s.Since}
 }
 
-// combine is three-valued: a group is up or down only if it is so whatever its
-// unknown members turn out to be.
+// combine is three-valued: a group is up, full or down only if it is so whatever
+// its unknown members turn out to be. A full member is alive: it keeps a group
+// from being down, but not from being full.
 func (g *graph) combine(group edge.Group) verdict {
 	count := map[edge.ProbeState]int{}
 	roots := map[edge.ProbeState][]root{}
+	var since []time.Time // of the members that are down
 	for _, id := range group.Of {
 		v := g.node(id)
 		count[v.state]++
+		if v.state == edge.Down {
+			since = append(since, v.since)
+		}
 		for _, r := range v.roots {
 			r.path = string(group.ID) + " → " + r.path
 			roots[v.state] = append(roots[v.state], r)
@@ -159,16 +266,21 @@ func (g *graph) combine(group edge.Group) verdict {
 	case edge.AtLeast:
 		need = group.K
 	}
+	up, full, unknown := count[edge.Up], count[edge.Full], count[edge.Unknown]
 	switch {
 	case need > len(group.Of): // a mistake in the configuration takes no site down
 		text := fmt.Sprintf("%s is unknown: it needs %d of %d members", group.ID, need, len(group.Of))
-		return verdict{edge.Unknown, []root{{id: group.ID, text: text}}}
-	case count[edge.Up] >= need:
+		return verdict{state: edge.Unknown, roots: []root{{id: group.ID, text: text}}}
+	case up >= need:
 		return verdict{state: edge.Up}
-	case count[edge.Up]+count[edge.Unknown] < need:
-		return verdict{edge.Down, roots[edge.Down]}
+	case up+full >= need && up+unknown < need:
+		return verdict{state: edge.Full, roots: roots[edge.Full]}
+	case up+full+unknown < need:
+		// Down since so many members were that too few were left.
+		slices.SortFunc(since, time.Time.Compare)
+		return verdict{edge.Down, roots[edge.Down], since[len(group.Of)-need]}
 	}
-	return verdict{edge.Unknown, roots[edge.Unknown]}
+	return verdict{state: edge.Unknown, roots: roots[edge.Unknown]}
 }
 
 // reason writes roots as one clause. A root that is reached by several paths is

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +74,7 @@ func TestEvaluate(t *testing.T) {
 	fine := want{edge.Healthy, ""}
 	proxy := want{edge.Sick, "proxy is down: err-proxy"}
 	regions := want{edge.HealthDegraded, "regions is down: err-regions"}
-	noRegions := want{edge.Healthy, "regions is unknown: it has not run yet (soft: counts as no failure)"}
+	noRegions := want{edge.Healthy, "regions is unknown: it has not run yet (counts as no failure)"}
 	for _, c := range []struct {
 		name, down, unknown string
 		a, b, six           want
@@ -89,7 +90,7 @@ func TestEvaluate(t *testing.T) {
 		{"hard beats soft", "web-vip regions", "", want{edge.Sick, "serving → web-vip is down: err-web-vip"}, regions, regions},
 		{"two soft", "extra regions", "", want{edge.HealthDegraded, "regions is down: err-regions; extra is down: err-extra"}, regions, regions},
 		{"soft down, soft unknown", "extra", "regions",
-			want{edge.HealthDegraded, "extra is down: err-extra; regions is unknown: it has not run yet (soft: counts as no failure)"}, noRegions, noRegions},
+			want{edge.HealthDegraded, "extra is down: err-extra; regions is unknown: it has not run yet (counts as no failure)"}, noRegions, noRegions},
 		{"hard unknown", "", "web-vip", want{edge.HealthUnknown, "serving → web-vip is unknown: it has not run yet"}, fine, fine},
 		{"hard unknown beats soft down", "extra", "web-vip", want{edge.HealthUnknown, "serving → web-vip is unknown: it has not run yet"}, fine, fine},
 		{"hard down beats hard unknown", "proxy", "web-vip", proxy, proxy, proxy},
@@ -103,7 +104,7 @@ func TestEvaluate(t *testing.T) {
 			want{edge.HealthDegraded, "either → d1 is down: err-d1; either → quorum → b1 is down: err-b1; either → quorum → b2 is down: err-b2"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := Evaluate(fleet(), statuses(c.down, c.unknown))
+			got := Evaluate(fleet(), statuses(c.down, c.unknown), View{})
 			exp := map[netip.Prefix]edge.Condition{
 				prefixA: {Health: c.a.h, Reason: c.a.r},
 				prefixB: {Health: c.b.h, Reason: c.b.r},
@@ -116,13 +117,16 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+// lone is the view of a site that is alone with whatever is down at it.
+var lone = View{Now: time.Unix(1000, 0), Others: func(edge.ProbeID) Others { return Others{Up: 9, Roster: 9} }}
+
 // one evaluates a single prefix that needs g hard.
 func one(groups []edge.Group, s ...edge.Status) edge.Condition {
 	c := &edge.Config{Fleet: edge.Fleet{
 		Prefixes: []edge.Prefix{{Net: prefixA}},
 		Health:   edge.HealthConfig{Groups: groups, Needs: []edge.Need{{On: "g", Class: edge.Hard}}},
 	}}
-	return Evaluate(c, s)[prefixA]
+	return Evaluate(c, s, lone)[prefixA]
 }
 
 // TestEvaluateMistakes: what Parse should have refused takes no site down.
@@ -145,7 +149,7 @@ func TestEvaluateMistakes(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if got := Evaluate(&edge.Config{}, nil); len(got) != 0 {
+	if got := Evaluate(&edge.Config{}, nil, View{}); len(got) != 0 {
 		t.Errorf("no prefixes: %v", got)
 	}
 }
@@ -176,32 +180,49 @@ func TestEvaluateProperties(t *testing.T) {
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
 		c, s := randomGraph(rnd)
-		base := Evaluate(c, s)[prefixA]
+		base := Evaluate(c, s, lone)[prefixA]
 		rnd.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
-		if got := Evaluate(c, s)[prefixA]; got != base {
+		if got := Evaluate(c, s, lone)[prefixA]; got != base {
 			t.Fatalf("seed %d: order matters: %+v, %+v", seed, got, base)
 		}
-		if (base.Health == edge.Healthy) != (base.Reason == "" || strings.Contains(string(base.Reason), "counts as no failure")) && base.Health != edge.HealthDegraded {
+		if (base.Health == edge.Healthy) != (base.Reason == "" || strings.Contains(string(base.Reason), "counts as no failure")) && base.Health != edge.HealthDegraded && base.Health != edge.HealthFull {
 			t.Fatalf("seed %d: %+v", seed, base)
 		}
 		for i := range s {
 			was := s[i].State
-			if was == edge.Down {
+			// A soft group that is unknown counts as no failure, so that to know
+			// that it is full can be worse.
+			if was == edge.Down && (known(s) || !has(s, edge.Full)) || was == edge.Full && known(s) {
 				s[i].State = edge.Up
-				if better := Evaluate(c, s)[prefixA]; worse(better.Health, base.Health) {
+				if was == edge.Down && known(s) && rnd.IntN(2) == 0 {
+					s[i].State = edge.Full
+				}
+				if better := Evaluate(c, s, lone)[prefixA]; worse(better.Health, base.Health) {
 					t.Fatalf("seed %d: %s up: from %+v to %+v", seed, s[i].Probe, base, better)
 				}
 			}
 			s[i].State = was
 		}
-		resolved := Evaluate(c, resolve(rnd, s))[prefixA]
+		resolved := Evaluate(c, resolve(rnd, s), lone)[prefixA]
 		if base.Health == edge.Sick && resolved.Health != edge.Sick {
 			t.Fatalf("seed %d: sick by an unknown probe: %+v, then %+v", seed, base, resolved)
 		}
-		if base.Health != edge.Sick && base.Health != edge.HealthUnknown && resolved.Health == edge.Sick {
+		if !hasShared(c) && base.Health != edge.Sick && base.Health != edge.HealthUnknown && resolved.Health == edge.Sick {
 			t.Fatalf("seed %d: a hard unknown was taken for up: %+v, then %+v", seed, base, resolved)
 		}
 	}
+}
+
+func has(s []edge.Status, state edge.ProbeState) bool {
+	return slices.ContainsFunc(s, func(s edge.Status) bool { return s.State == state })
+}
+
+func known(s []edge.Status) bool { return !has(s, edge.Unknown) }
+
+// hasShared: an unknown shared need counts as no failure, even where it can be
+// this site's own fault.
+func hasShared(c *edge.Config) bool {
+	return slices.ContainsFunc(c.Fleet.Health.Needs, func(n edge.Need) bool { return n.Class == edge.Shared })
 }
 
 // worse says whether a is worse than b; unknown can be compared with neither.
@@ -213,7 +234,7 @@ func resolve(rnd *rand.Rand, s []edge.Status) []edge.Status {
 	out := append([]edge.Status(nil), s...)
 	for i := range out {
 		if out[i].State == edge.Unknown {
-			out[i].State = edge.Up + edge.ProbeState(rnd.IntN(2))
+			out[i].State = edge.Up + edge.ProbeState(rnd.IntN(3))
 		}
 	}
 	return out
@@ -225,7 +246,7 @@ func randomGraph(rnd *rand.Rand) (*edge.Config, []edge.Status) {
 	for i := range 2 + rnd.IntN(6) {
 		id := edge.ProbeID(fmt.Sprintf("p%d", i))
 		names = append(names, id)
-		s = append(s, edge.Status{Probe: id, State: edge.ProbeState(rnd.IntN(3)), LastErr: "e"})
+		s = append(s, edge.Status{Probe: id, State: edge.ProbeState(rnd.IntN(4)), LastErr: "e"})
 	}
 	c := &edge.Config{Fleet: edge.Fleet{Prefixes: []edge.Prefix{{Net: prefixA}}}}
 	for i := range rnd.IntN(5) {
@@ -238,10 +259,91 @@ func randomGraph(rnd *rand.Rand) (*edge.Config, []edge.Status) {
 		names = append(names, g.ID)
 	}
 	for range 1 + rnd.IntN(4) {
-		n := edge.Need{On: names[rnd.IntN(len(names))], Class: []edge.NeedClass{edge.Hard, edge.Soft}[rnd.IntN(2)]}
+		n := edge.Need{On: names[rnd.IntN(len(names))], Class: []edge.NeedClass{edge.Hard, edge.Soft, edge.Shared}[rnd.IntN(3)]}
 		c.Fleet.Health.Needs = append(c.Fleet.Health.Needs, n)
 	}
 	return c, s
+}
+
+// TestShared: a shared dependency that is down counts as this site's own fault
+// only if others are known to be without that fault, and few have it.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	for _, tt := range []struct {
+		name   string
+		down   time.Duration
+		others *Others // nil: nothing is known
+		health edge.Health
+		reason string
+	}{
+		{"alone with it", 10 * time.Second, &Others{Up: 9, Roster: 9}, edge.Sick, "p is down: e"},
+		{"not for long", 10*time.Second - 1, &Others{Up: 9, Roster: 9}, edge.HealthDegraded, "not held against this site in the first 10s"},
+		{"nothing is known", time.Hour, nil, edge.HealthDegraded, "only 0 of 0 other sites"},
+		{"nobody is heard", time.Hour, &Others{Roster: 9}, edge.HealthDegraded, "only 0 of 9 other sites"},
+		{"half are heard", time.Hour, &Others{Up: 4, Roster: 8}, edge.HealthDegraded, "only 4 of 8 other sites"},
+		{"more than half are", time.Hour, &Others{Up: 5, Roster: 8}, edge.Sick, "p is down: e"},
+		{"another has it", time.Hour, &Others{Up: 2, Down: 1, Roster: 3}, edge.HealthDegraded, "down at 1 of 3 other sites too"},
+		{"one other of many has it", time.Hour, &Others{Up: 8, Down: 1, Roster: 9}, edge.Sick, "p is down: e"},
+		{"three of ten have it", time.Hour, &Others{Up: 7, Down: 2, Roster: 9}, edge.HealthDegraded, "down at 2 of 9 other sites too"},
+		{"all have it", time.Hour, &Others{Down: 9, Roster: 9}, edge.HealthDegraded, "down at 9 of 9"},
+		{"of two sites, the other has not", time.Hour, &Others{Up: 1, Roster: 1}, edge.Sick, "p is down: e"},
+	} {
+		view := View{Now: now}
+		if tt.others != nil {
+			view.Others = func(edge.ProbeID) Others { return *tt.others }
+		}
+		c := &edge.Config{Fleet: edge.Fleet{
+			Prefixes: []edge.Prefix{{Net: prefixA}},
+			Health:   edge.HealthConfig{Needs: []edge.Need{{On: "p", Class: edge.Shared}}},
+		}}
+		s := []edge.Status{{Probe: "p", State: edge.Down, LastErr: "e", Since: now.Add(-tt.down)}}
+		got := Evaluate(c, s, view)[prefixA]
+		if got.Health != tt.health || !strings.Contains(string(got.Reason), tt.reason) {
+			t.Errorf("%s: %+v, want %s with %q", tt.name, got, tt.health, tt.reason)
+		}
+		if shared := SharedStates(c, s); len(shared) != 1 || shared["p"] != edge.Down {
+			t.Errorf("%s: the others are told %v", tt.name, shared)
+		}
+	}
+}
+
+// TestFull: a full member keeps a group alive, and shows through unless enough
+// others have room.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	state := map[byte]edge.ProbeState{'u': edge.Up, 'f': edge.Full, 'd': edge.Down, '?': edge.Unknown}
+	for _, tt := range []struct {
+		states string
+		mode   edge.GroupMode
+		k      int
+		want   edge.Health
+	}{
+		{"uuu", edge.All, 0, edge.Healthy},
+		{"ufu", edge.All, 0, edge.HealthFull},
+		{"fd", edge.All, 0, edge.Sick},
+		{"f?", edge.All, 0, edge.HealthUnknown},
+		{"uf", edge.Any, 0, edge.Healthy},
+		{"fd", edge.Any, 0, edge.HealthFull},
+		{"f?", edge.Any, 0, edge.HealthUnknown},
+		{"dd", edge.Any, 0, edge.Sick},
+		{"uufd", edge.AtLeast, 2, edge.Healthy},
+		{"ufdd", edge.AtLeast, 2, edge.HealthFull},
+		{"fddd", edge.AtLeast, 2, edge.Sick},
+		{"uf?d", edge.AtLeast, 2, edge.HealthUnknown},
+		{"ff?d", edge.AtLeast, 2, edge.HealthFull},
+	} {
+		g := edge.Group{ID: "g", Mode: tt.mode, K: tt.k}
+		var s []edge.Status
+		for i := range tt.states {
+			id := edge.ProbeID(fmt.Sprintf("p%d", i))
+			g.Of = append(g.Of, id)
+			s = append(s, edge.Status{Probe: id, State: state[tt.states[i]], LastErr: "e"})
+		}
+		if got := one([]edge.Group{g}, s...); got.Health != tt.want {
+			t.Errorf("%s of %q (k %d): %+v, want %s", tt.mode, tt.states, tt.k, got, tt.want)
+		}
+	}
 }
 
 func TestTracker(t *testing.T) {

@@ -3,6 +3,7 @@ package health
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -33,8 +34,8 @@ const (
 //
 // The zero value probes from this network namespace.
 type HTTP struct {
-	// Dial opens the connection; nil: a plain dial. It may come from another
-	// network namespace.
+	// Dial opens the connection; nil: a plain dial from p.Source. It may come from
+	// another network namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Roots verify certificates; nil: those of the system.
 	Roots *x509.CertPool
@@ -49,8 +50,8 @@ func (h HTTP) Probe(ctx context.Context, p edge.Probe) error {
 
 // Weigh is Probe, and returns what the answer says of the target's weight in
 // the header WeightHeader: an integer from 0 to edge.MaxWeight in decimal
-// digits. Anything else, the header twice and an answer that does not pass give
-// nil.
+// digits. Anything else and the header twice give nil; what an answer says that
+// neither passes nor is full is of no use.
 func (h HTTP) Weigh(ctx context.Context, p edge.Probe) (*int, error) {
 	u, address, err := target(p)
 	if err != nil {
@@ -58,7 +59,7 @@ func (h HTTP) Weigh(ctx context.Context, p edge.Probe) (*int, error) {
 	}
 	d := h.Dial
 	if d == nil {
-		d = dial
+		d = from(p.Source)
 	}
 	c, err := connect(ctx, d, p, address)
 	if err != nil {
@@ -125,25 +126,28 @@ func (h HTTP) handshake(ctx context.Context, c net.Conn, p edge.Probe, u *url.UR
 
 // ask sends the request, judges the answer and reads the weight in it.
 func ask(ctx context.Context, c net.Conn, p edge.Probe, u *url.URL) (*int, error) {
-	host := p.Host
-	if host == "" {
-		host = u.Host
-	}
-	request := "GET " + u.RequestURI() + " HTTP/1.1\r\nHost: " + host +
-		"\r\nUser-Agent: catchment-probe\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-	if _, err := io.WriteString(c, request); err != nil {
+	if _, err := c.Write(request(p, u, "close")); err != nil {
 		return nil, fmt.Errorf("send request: %w", broken(ctx, err, p))
 	}
-	answer, err := readHead(bufio.NewReader(io.LimitReader(c, maxAnswer)))
+	return judge(ctx, io.LimitReader(c, maxAnswer), p)
+}
+
+// request is the whole of what is sent. connection is what becomes of the
+// connection after it (RFC 9110 section 7.6.1).
+func request(p edge.Probe, u *url.URL, connection string) []byte {
+	return []byte("GET " + u.RequestURI() + " HTTP/1.1\r\nHost: " + cmp.Or(p.Host, u.Host) +
+		"\r\nUser-Agent: catchment-probe\r\nAccept: */*\r\nConnection: " + connection + "\r\n\r\n")
+}
+
+// judge reads an answer as far as it must, compares it with what p wants and
+// returns the weight in it.
+func judge(ctx context.Context, r io.Reader, p edge.Probe) (*int, error) {
+	answer, err := readHead(bufio.NewReader(r))
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", broken(ctx, err, p))
 	}
-	want := p.Status
-	if want == 0 {
-		want = http.StatusOK
-	}
-	if answer.StatusCode != want {
-		return nil, fmt.Errorf("answered %d, expected %d", answer.StatusCode, want)
+	if err := judgeStatus(answer.StatusCode, p); err != nil {
+		return weight(answer.Header), err
 	}
 	if p.Body != "" {
 		if err := search(ctx, answer.Body, p); err != nil {
@@ -151,6 +155,18 @@ func ask(ctx context.Context, c net.Conn, p edge.Probe, u *url.URL) (*int, error
 		}
 	}
 	return weight(answer.Header), nil
+}
+
+// judgeStatus compares the status of an answer with what p wants.
+func judgeStatus(status int, p edge.Probe) error {
+	want := cmp.Or(p.Status, http.StatusOK)
+	switch status {
+	case want:
+		return nil
+	case p.FullStatus:
+		return fmt.Errorf("%w: answered %d", edge.ErrFull, status)
+	}
+	return fmt.Errorf("answered %d, expected %d", status, want)
 }
 
 // readHead reads up to the head of the final answer: informational ones (RFC

@@ -62,6 +62,9 @@ func TestHTTP(t *testing.T) {
 		{"/ok", edge.Probe{Body: "all is lost"}, `without "all is lost"`},
 		{"/ok", edge.Probe{Status: 204}, "answered 200, expected 204"},
 		{"/status/503", edge.Probe{}, "answered 503, expected 200"},
+		{"/status/503", edge.Probe{FullStatus: 429}, "answered 503, expected 200"},
+		{"/status/503", edge.Probe{FullStatus: 503}, "alive but full: answered 503"},
+		{"/status/503", edge.Probe{Status: 503, FullStatus: 503}, ""},
 		{"/moved", edge.Probe{Status: 302}, ""},
 		{"/moved", edge.Probe{}, "answered 302, expected 200"},
 		{"/hints", edge.Probe{Body: "late"}, ""},
@@ -76,7 +79,12 @@ func TestHTTP(t *testing.T) {
 	} {
 		t.Run(c.path+c.want, func(t *testing.T) {
 			c.p.Kind, c.p.URL, c.p.Timeout = edge.ProbeHTTP, srv.URL+c.path, 500*time.Millisecond
-			expect(t, once(t, c.p), c.want)
+			c.p.KeepAlive = len(c.path)%2 == 0 // makes no difference
+			err := once(t, c.p)
+			expect(t, err, c.want)
+			if other := slowly(t, c.p); fmt.Sprint(err) != fmt.Sprint(other) {
+				t.Errorf("the engine says %.200v, a worker %.200v", err, other)
+			}
 		})
 	}
 	for url, want := range map[string]string{
@@ -86,7 +94,9 @@ func TestHTTP(t *testing.T) {
 		"http://127.0.0.1:x/":        "unknown: read url",
 		"":                           "unknown: is not http or https",
 	} {
-		expect(t, once(t, edge.Probe{Kind: edge.ProbeHTTP, URL: url, Timeout: time.Second}), want)
+		p := edge.Probe{Kind: edge.ProbeHTTP, URL: url, Timeout: time.Second}
+		expect(t, once(t, p), want)
+		expect(t, slowly(t, p), want)
 	}
 }
 
@@ -144,20 +154,36 @@ func TestHTTPGarbage(t *testing.T) {
 		strings.Repeat("y", maxAnswer+1000): "read answer:",
 		strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 9): "too many informational",
 	} {
-		ln := listen(t, "127.0.0.1:0")
-		go func() {
+		at := says(t, func(c net.Conn) { _, _ = c.Write([]byte(say)) })
+		p := edge.Probe{Kind: edge.ProbeHTTP, URL: "http://" + at + "/", Timeout: 5 * time.Second}
+		err := once(t, p)
+		expect(t, err, want)
+		if other := slowly(t, p); fmt.Sprint(err) != fmt.Sprint(other) {
+			t.Errorf("the engine says %.200v, a worker %.200v", err, other)
+		}
+	}
+}
+
+// says starts a server that reads a request and then does what say does, and
+// returns its address.
+func says(t *testing.T, say func(net.Conn)) string {
+	t.Helper()
+	ln := listen(t, "127.0.0.1:0")
+	go func() {
+		for {
 			c, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			defer c.Close()
-			buf := make([]byte, 4096)
-			_, _ = c.Read(buf) // the request, so that closing sends no reset
-			_, _ = c.Write([]byte(say))
-		}()
-		err := once(t, edge.Probe{Kind: edge.ProbeHTTP, URL: "http://" + ln.Addr().String() + "/", Timeout: 5 * time.Second})
-		expect(t, err, want)
-	}
+			go func() {
+				defer c.Close()
+				if _, err := c.Read(make([]byte, 4096)); err == nil { // so that closing sends no reset
+					say(c)
+				}
+			}()
+		}
+	}()
+	return ln.Addr().String()
 }
 
 // TestHTTPDial proves that the given way to connect is used, and that what it

@@ -29,8 +29,42 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// once runs one probe of a built-in kind as the monitor would.
+// once runs one probe of a built-in kind as the monitor would: by its engine, if
+// that is how this one is run.
 func once(t *testing.T, p edge.Probe) error {
+	t.Helper()
+	m := New(Options{})
+	e := m.entry(bounded(p), nil)
+	if e.flight == nil {
+		return slowly(t, p)
+	}
+	g := m.engine
+	defer g.close()
+	return alone(t, g, e).err
+}
+
+// alone has an engine run nothing but e, once.
+func alone(t *testing.T, g *engine, e *entry) result {
+	t.Helper()
+	g.begin(e.flight)
+	for end := time.Now().Add(e.probe.Timeout); len(g.ends) == 0; {
+		if time.Now().Before(end) {
+			_ = g.file.SetReadDeadline(end)
+			g.wait()
+		} else {
+			g.expire(e.flight, time.Now())
+		}
+	}
+	if len(g.ends) != 1 || g.flights != 0 || g.ends[0].e != e {
+		t.Fatalf("%d ends of one run, %d runs in the air", len(g.ends), g.flights)
+	}
+	r := g.ends[0].r
+	g.ends = nil
+	return r
+}
+
+// slowly runs one probe of a built-in kind by its Prober.
+func slowly(t *testing.T, p edge.Probe) error {
 	t.Helper()
 	p = bounded(p)
 	ctx, cancel := context.WithTimeout(t.Context(), p.Timeout)

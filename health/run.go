@@ -3,6 +3,7 @@ package health
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -16,9 +17,8 @@ import (
 // once, thousands over an interval or less instead of in one burst of sockets.
 const startGap = 500 * time.Microsecond
 
-// slack is the shortest sleep of the schedule: runs that are due within it start
-// together. To wake up for each of 2,000 runs a second costs more than half of
-// what all the rest of the schedule does.
+// slack is the shortest sleep of the schedule, but for runs of the engine that
+// end: what is due within it starts together.
 const slack = 5 * time.Millisecond
 
 // Run keeps the probes running until ctx ends, then ends those that are in
@@ -38,42 +38,165 @@ func (m *Monitor) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// schedule sleeps until a run is due and hands it to a worker.
+// schedule sleeps until a run is due, and gives it to the engine or a worker.
 func (m *Monitor) schedule(ctx context.Context, spawn func(*entry)) {
-	timer := time.NewTimer(0)
+	defer m.closeEngine()
+	defer context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.rouse()
+	})()
+	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for {
-		timer.Reset(max(slack, m.dispatch(time.Now(), spawn)))
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-m.wake:
+	for ctx.Err() == nil {
+		t := m.turn(time.Now(), spawn)
+		if len(m.engine.ends) == 0 {
+			m.sleep(ctx, timer, t)
 		}
 	}
 }
 
-// dispatch starts what is due at now, gives up what has waited too long for a
-// worker, and returns how long until there is something to do again.
-func (m *Monitor) dispatch(now time.Time, spawn func(*entry)) time.Duration {
+// closeEngine is done under the lock, so that nobody rings the bell meanwhile.
+func (m *Monitor) closeEngine() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for e := m.waiting.take(now); e != nil; e = m.waiting.take(now) {
-		m.overdue.put(e, now.Add(e.probe.Timeout))
+	m.engine.close()
+	m.canary.close()
+}
+
+// rouse has the schedule look again at once. The caller holds m.mu.
+func (m *Monitor) rouse() {
+	signal(m.wake)
+	m.engine.ring()
+}
+
+// sleep waits as long as a turn has said, or until somebody rouses it. Whatever the
+// engine has to do, it does meanwhile.
+func (m *Monitor) sleep(ctx context.Context, timer *time.Timer, t turn) {
+	g := m.engine
+	if g.flights == 0 {
+		timer.Reset(time.Until(t.until))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-m.wake:
+		}
+		return
 	}
+	_ = g.file.SetReadDeadline(t.until)
+	g.asleep.Store(true) // from now on, who signals also rings; who did before, is heard
+	defer g.asleep.Store(false)
+	select {
+	case <-m.wake:
+		g.advance()
+		g.look()
+	default:
+		g.wait()
+	}
+}
+
+// turn is what one round of the schedule has found to do.
+type turn struct {
+	changes       []change
+	dropped, late []*entry // of the engine: to be forgotten; out of time
+	canary        bool     // its run is over
+	wait          time.Duration
+	until         time.Time // that is the end of wait
+}
+
+// turn takes in what is over, starts what is due, and gives up what has waited
+// too long for a worker.
+func (m *Monitor) turn(now time.Time, spawn func(*entry)) turn {
+	g := m.engine
+	t := m.dispatch(now, spawn)
+	m.report(t.changes)
+	for _, e := range t.dropped {
+		g.abort(e.flight)
+	}
+	if len(t.late) > 0 {
+		g.advance() // this process may have stood still, and their answers be there
+		g.look()
+		now = time.Now()
+		for _, e := range t.late {
+			g.expire(e.flight, now)
+		}
+	}
+	if t.canary {
+		m.canary.drain()
+		g.trim() // as good a moment as any
+	}
+	for _, e := range m.begun {
+		if e.flight != nil {
+			g.begin(e.flight)
+		}
+	}
+	return t
+}
+
+// dispatch is the part of a turn that holds m.mu.
+func (m *Monitor) dispatch(now time.Time, spawn func(*entry)) turn {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := turn{wait: time.Hour} // nothing to do: Set rouses us
+	if m.canary.sane && now.Sub(m.until) > canaryTimeout {
+		m.watch(&t, func(c *canary) (result, bool) { return c.overslept(now) })
+	}
+	m.land(now, &t)
+	t.late = m.flying.take(now, nil)
+	t.dropped, m.dropped = m.dropped, nil
+	m.startCanary(now, &t)
+	m.due = m.waiting.take(now, m.due[:0])
+	for _, e := range m.due {
+		if e.flight != nil {
+			m.begun = append(m.begun, e)
+			t.wait = min(t.wait, e.probe.Timeout)
+		} else {
+			m.overdue.put(e, now.Add(e.probe.Timeout))
+		}
+	}
+	clear(m.due)
 	m.giveUp(now)
 	for m.busy < m.workers && len(m.overdue) > 0 {
 		m.busy++
 		spawn(heap.Pop(&m.overdue).(*entry))
 	}
-	wait := time.Hour // nothing to do: Set wakes us
-	if len(m.waiting) > 0 {
-		wait = min(wait, m.waiting[0].at.Sub(now))
-	}
 	if len(m.overdue) > 0 {
-		wait = min(wait, m.overdue[0].at.Sub(now))
+		t.wait = min(t.wait, m.overdue[0].at.Sub(now))
 	}
-	return wait
+	for _, w := range []*wheel{&m.waiting, &m.flying} {
+		if at, ok := w.next(); ok {
+			t.wait = min(t.wait, at.Sub(now))
+		}
+	}
+	t.wait = max(t.wait, slack)
+	t.until = now.Add(t.wait)
+	m.until = t.until
+	return t
+}
+
+// land takes in the runs of the engine that are over, and sees to the time of
+// those that are not. The caller holds m.mu.
+func (m *Monitor) land(now time.Time, t *turn) {
+	g := m.engine
+	for _, end := range g.ends {
+		if end.e == m.canary.entry {
+			t.canary = true
+			m.watch(t, func(c *canary) (result, bool) { return c.land(end.r) })
+			continue
+		}
+		if c, ok := m.record(end.e, end.r); ok {
+			t.changes = append(t.changes, c)
+		}
+	}
+	clear(g.ends)
+	g.ends = g.ends[:0]
+	for _, e := range m.begun {
+		if e.flight != nil && e.flight.phase != idle && !e.gone {
+			m.flying.put(e, e.flight.start.Add(e.probe.Timeout))
+		}
+	}
+	clear(m.begun)
+	m.begun = m.begun[:0]
 }
 
 // giveUp ends the rounds that found no worker in time. That says something of
@@ -82,6 +205,8 @@ func (m *Monitor) dispatch(now time.Time, spawn func(*entry)) time.Duration {
 func (m *Monitor) giveUp(now time.Time) {
 	for e := m.overdue.take(now); e != nil; e = m.overdue.take(now) {
 		e.note(result{err: fmt.Errorf("%w: no worker free for %s", edge.ErrUnknown, e.probe.Timeout), end: now})
+		m.counts.Runs++
+		m.counts.Unknown++
 		m.again(e, now)
 	}
 }
@@ -94,8 +219,8 @@ func (m *Monitor) again(e *entry, now time.Time) {
 		m.pending--
 		m.settle()
 	}
-	e.due = e.next(now)
-	m.waiting.put(e, e.due)
+	remove(e)
+	m.waiting.put(e, e.next(now, m.base, m.canary.starved(now)))
 }
 
 // work runs e and then whatever else waits for a worker.
@@ -153,36 +278,76 @@ func (m *Monitor) probe(ctx context.Context, p edge.Probe) (*int, error) {
 	}
 }
 
-// finish records the result of a run and schedules the next.
-func (m *Monitor) finish(e *entry, r result) {
-	from, to, changed := m.recordRun(e, r)
-	if !changed {
-		return
-	}
-	text := ""
-	if r.err != nil {
-		text = r.err.Error()
-	}
-	m.log.Info("probe changed state", "probe", e.probe.ID, "from", from, "to", to, "error", text)
+// change is a change of state, for the log.
+type change struct {
+	edge.Event
+	err    string
+	canary bool
 }
 
-func (m *Monitor) recordRun(e *entry, r result) (from, to edge.ProbeState, changed bool) {
+// finish records the result of a worker's run and schedules the next.
+func (m *Monitor) finish(e *entry, r result) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
+	c, ok := m.record(e, r)
+	if !e.gone && e.at.Before(m.until) {
+		m.rouse()
+	}
+	m.mu.Unlock()
+	if ok {
+		m.report([]change{c})
+	}
+}
+
+func (m *Monitor) report(changes []change) {
+	for _, c := range changes {
+		if c.canary {
+			m.log.Warn("this box's own canary changed state", "from", c.From, "to", c.To, "error", c.err)
+			continue
+		}
+		m.log.Info("probe changed state", "probe", c.Subject, "from", c.From, "to", c.To, "error", c.err)
+	}
+}
+
+// record takes in a run, schedules the next, and says whether the state has
+// changed. The caller holds m.mu.
+func (m *Monitor) record(e *entry, r result) (c change, changed bool) {
 	if e.gone {
-		return 0, 0, false
+		return c, false
+	}
+	if r.says() == edge.Down && !errors.Is(r.err, edge.ErrUnknown) && m.canary.starved(r.end) {
+		r.err = fmt.Errorf("%w: this box was too busy to judge (see the canary): %v", edge.ErrUnknown, r.err)
+	}
+	m.counts.Runs++
+	if r.unknown(e.probe.Timeout) {
+		m.counts.Unknown++
 	}
 	from, was := e.damp.state, e.status
-	changed = e.record(r)
-	to, e.stop = e.damp.state, nil
-	if changed || to == edge.Down && e.status.LastErr != was.LastErr || !sameWeight(e.status.Weight, was.Weight) {
+	e.stop = nil
+	if changed = e.record(r); changed {
+		c = m.event(e, from, r)
+	}
+	shown := e.damp.state == edge.Down || e.damp.state == edge.Full
+	if changed || shown && e.status.LastErr != was.LastErr || !sameWeight(e.status.Weight, was.Weight) {
 		signal(m.changed)
 	}
 	m.again(e, r.end)
-	if e.index == 0 {
-		signal(m.wake)
+	return c, changed
+}
+
+// event puts a change of state into the ring.
+func (m *Monitor) event(e *entry, from edge.ProbeState, r result) change {
+	c := change{Event: edge.Event{
+		Time: r.end, Kind: "probe", Subject: string(e.probe.ID), From: from.String(), To: e.damp.state.String(),
+		Evidence: "passed",
+	}}
+	if r.err != nil {
+		c.err = r.err.Error()
+		c.Evidence = c.err
+	} else if e.damp.run > 1 {
+		c.Evidence = fmt.Sprintf("passed %d times in a row", e.damp.run)
 	}
-	return from, to, changed
+	m.ring.Add(c.Event)
+	return c
 }
 
 // startSoon schedules the first runs of new entries. The caller holds m.mu.
@@ -201,6 +366,9 @@ func (m *Monitor) startSoon(entries []*entry, now time.Time) {
 func (m *Monitor) drop(e *entry) {
 	e.gone = true
 	remove(e)
+	if e.flight != nil {
+		m.dropped = append(m.dropped, e)
+	}
 	if e.stop != nil {
 		e.stop()
 	}

@@ -120,8 +120,8 @@ func TestRemovedWhileRunning(t *testing.T) {
 			t.Helper()
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			if len(m.waiting) != waiting || len(m.overdue) != 0 || m.busy != busy || m.pending != pending {
-				t.Errorf("waiting %d, overdue %d, busy %d, pending %d", len(m.waiting), len(m.overdue), m.busy, m.pending)
+			if m.waiting.n != waiting || len(m.overdue) != 0 || m.busy != busy || m.pending != pending {
+				t.Errorf("waiting %d, overdue %d, busy %d, pending %d", m.waiting.n, len(m.overdue), m.busy, m.pending)
 			}
 		}
 		counts(1, 0, 1)
@@ -209,7 +209,7 @@ func TestChurn(t *testing.T) {
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := len(m.waiting) + len(m.overdue) + m.busy; n > len(last)+16 {
+	if n := m.waiting.n + len(m.overdue) + m.busy; n > len(last)+16 {
 		t.Errorf("%d entries in the schedule, of %d probes", n, len(last))
 	}
 }

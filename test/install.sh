@@ -28,6 +28,23 @@ for package in $(sed -n "s/^demo \([^ ]*\).*/\1/p; /^$what /s/^test \([^ ]*\).*/
 	*) missing="$missing $package" ;;
 	esac
 done
+packages=$(pwd)/test/packages.txt
+unpack() (
+	at=/usr/local/lib/catchment-test/$1
+	[ ! -d "$at" ] || exit 0
+	tmp=$(mktemp -d)
+	trap 'rm -rf "$tmp"' EXIT
+	chmod 755 "$tmp" # apt downloads as a user of its own
+	cd "$tmp"
+	echo "preflight: unpacking $1"
+	apt-get -q download "$1" || { apt-get -q update && apt-get -q download "$1"; }
+	dpkg-deb -x "$1"_*.deb root
+	mkdir -p "$(dirname "$at")"
+	mv root "$at"
+)
+if [ "$what" = test ]; then
+	for package in $(sed -n 's/^unpack \([^ ]*\).*/\1/p' "$packages"); do unpack "$package"; done
+fi
 [ -n "$missing" ] || exit 0
 
 command -v apt-get >/dev/null || fail "these packages are missing, and there is no apt-get:$missing"
@@ -53,5 +70,8 @@ $apt update
 $apt install --no-install-recommends $missing
 
 # Nor at the next boot.
+for daemon in nginx haproxy; do
+	case "$missing " in *" $daemon "*) update-rc.d "$daemon" disable >/dev/null ;; esac
+done
 case "$missing " in *" bird2 "*) update-rc.d bird disable >/dev/null ;; esac
 case "$missing " in *" frr "*) update-rc.d frr disable >/dev/null ;; esac

@@ -9,9 +9,9 @@
 //
 // It owns the BGP sessions and nothing else: it probes nothing and decides
 // nothing. SIGTERM just stops it: the sessions close and the routers drop the
-// site at once, so drain first. Started again within the same boot it announces
-// again what it was last told, under one fresh lease, without waiting for
-// edged.
+// site at once, so drain first; routers with graceful restart keep the routes for
+// the time that was agreed. Started again within the same boot it announces again
+// what it was last told, under one fresh lease, without waiting for edged.
 package main
 
 import (
@@ -35,6 +35,7 @@ import (
 func main() {
 	path := flag.String("socket", "/run/edge/edgebgp.sock", "unix `socket` to serve")
 	state := flag.String("state", "/run/edge/edgebgp.state", "`file` on a tmpfs that keeps the last intent for a restart; empty keeps none")
+	pins := flag.String("bpf-dir", "", "`directory` on a bpffs where edged pins the data plane: looked at before a router with graceful restart is told that packets are forwarded; empty never says so")
 	level := slog.LevelInfo
 	flag.TextVar(&level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	showVersion := flag.Bool("version", false, "print the version and exit")
@@ -48,7 +49,16 @@ func main() {
 		log.Error("edgebgp takes no arguments", "got", flag.Args())
 		os.Exit(2)
 	}
-	speaker := bgp.New(bgp.Options{Log: log, StatePath: *state})
+	speaker := bgp.New(bgp.Options{Log: log, StatePath: *state, KeepsForwarding: func() bool {
+		if *pins == "" {
+			return false
+		}
+		err := forwards(*pins)
+		if err != nil {
+			log.Warn("the data plane is not proven alive", "err", err)
+		}
+		return err == nil
+	}})
 	api := &server{path: *path, speaker: speaker, ready: make(chan struct{})}
 	if err := task.Serve(context.Background(), log, speaker, api); err != nil {
 		log.Error("edgebgp ends", "err", err)

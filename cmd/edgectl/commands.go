@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -96,35 +97,53 @@ func (o *options) explainCommand() *cobra.Command {
 }
 
 func (o *options) drainCommand() *cobra.Command {
-	var reason string
+	var in edge.Drain
+	var service string
+	var length time.Duration
 	c := &cobra.Command{
 		Use: "drain [PREFIX] --reason TEXT", Short: "Leave: with the guard's permit, and for good until undrained",
-		Long: "Order this node to stop announcing a prefix, or all of them. It degrades at once and withdraws\n" +
-			"when the guard permits it. The order is kept over restarts and reboots, until undrain.",
+		Long: "Order this node to stop announcing a prefix, the prefix of a service, or all of them. It degrades\n" +
+			"at once, so that the traffic moves (guard.drain_time), and withdraws when the guard permits it.\n" +
+			"The order is kept over restarts and reboots, until undrain or the end of --for.",
 		Args: prefixArg,
 		RunE: func(c *cobra.Command, args []string) error {
-			if strings.TrimSpace(reason) == "" {
+			if strings.TrimSpace(in.Reason) == "" {
 				return errors.New("--reason TEXT is needed: it is what others will read")
 			}
-			p := prefixOf(args)
-			return o.order(c, p, "/v1/drain", edge.Drain{Prefix: p, Reason: reason})
+			if service != "" && len(args) > 0 {
+				return errors.New("a prefix and --service are given: one order drains one of them")
+			}
+			if length < 0 {
+				return fmt.Errorf("--for %s is negative", length)
+			}
+			in.Prefix, in.Service = prefixOf(args), edge.ServiceID(service)
+			if length > 0 {
+				in.Until = o.now().Add(length).UTC()
+			}
+			return o.order(c, in.Prefix, "/v1/drain", in)
 		},
 	}
-	c.Flags().StringVar(&reason, "reason", "", "why, in a few `words`")
+	c.Flags().StringVar(&in.Reason, "reason", "", "why, in a few `words`")
+	c.Flags().StringVar(&service, "service", "", "the prefix of this `service`")
+	c.Flags().DurationVar(&length, "for", 0, "how `long`; 0: until undrain")
 	return c
 }
 
 func (o *options) undrainCommand() *cobra.Command {
-	return &cobra.Command{
+	var service string
+	c := &cobra.Command{
 		Use: "undrain [PREFIX]", Short: "Take back a drain", Args: prefixArg,
 		RunE: func(c *cobra.Command, args []string) error {
 			p := prefixOf(args)
 			in := struct {
-				Prefix netip.Prefix `json:"prefix,omitzero"`
-			}{p}
+				Prefix  netip.Prefix   `json:"prefix,omitzero"`
+				Service edge.ServiceID `json:"service,omitempty"`
+			}{p, edge.ServiceID(service)}
 			return o.order(c, p, "/v1/undrain", in)
 		},
 	}
+	c.Flags().StringVar(&service, "service", "", "the one that was drained by the name of this `service`")
+	return c
 }
 
 // order sends a drain or undrain and shows where the prefixes stand now.

@@ -51,7 +51,7 @@ func (e *edged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, _ := json.Marshal(body)
 	e.asked = append(e.asked, fmt.Sprintf("%s %s %s", r.Method, r.URL, b))
 	switch what := r.URL.Query().Get("what"); r.URL.Path {
-	case "/v1/status", "/v1/undrain":
+	case "/v1/status", "/v1/undrain", "/v1/prefer":
 		socket.JSON(w, http.StatusOK, e.status)
 	case "/v1/drain":
 		if strings.Contains(string(b), "192.0.2.0/24") {
@@ -65,6 +65,22 @@ func (e *edged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		socket.JSON(w, http.StatusOK, edge.Explanation{What: what, Kind: "prefix", Lines: []string{what + " is announced", "peer r-a holds \x1b[2J it"}})
+	case "/v1/history":
+		socket.JSON(w, http.StatusOK, edge.Events{Next: 3, Events: []edge.Event{
+			{Time: ago(2 * time.Hour), Kind: "probe", Subject: "forwarder", From: "unknown", To: "up"},
+			{Time: ago(97 * time.Second), Kind: "probe", Subject: "web-vip", From: "up", To: "down", Evidence: "answered 503"},
+			{Time: ago(95 * time.Second), Kind: "prefix", Subject: "198.51.100.0/24", From: "announced", To: "leaving", Evidence: "web-vip is down"},
+		}})
+	case "/v1/what-if":
+		if r.URL.Query().Has("none") {
+			socket.Fail(w, http.StatusConflict, errors.New("there is no probe none here; a group follows from its members"))
+			return
+		}
+		socket.JSON(w, http.StatusOK, edge.WhatIf{
+			Now:   []edge.Decision{{Prefix: prefix4, Rung: edge.Announced}, {Prefix: prefix6, Rung: edge.Announced}},
+			Then:  []edge.Decision{{Prefix: prefix4, Rung: edge.Leaving, Reason: "web-vip is down: assumed"}, {Prefix: prefix6, Rung: edge.Announced}},
+			Notes: []string{"198.51.100.0/24: 1 other sites must promise to stay, 2 announce it now: it would be withdrawn if so many of them promise to stay"},
+		})
 	case "/v1/reload":
 		e.reload(w)
 	case "/v1/flows":
@@ -137,6 +153,25 @@ func TestGolden(t *testing.T) {
 		"drain-host-bits":    {g, "drain", "198.51.100.1/24", "--reason", "x"},
 		"undrain":            {g, "undrain", "198.51.100.0/24"},
 		"undrain-undecided":  {u, "undrain"},
+		"drain-service":      {b, "drain", "--service", "web", "--for", "1h", "--reason", "x"},
+		"drain-both":         {b, "drain", "198.51.100.0/24", "--service", "web", "--reason", "x"},
+		"bgp":                {b, "bgp"},
+		"bgp-quiet":          {g, "bgp"},
+		"bgp-peer":           {b, "bgp", "r-a"},
+		"bgp-no-peer":        {b, "bgp", "r-x"},
+		"bgp-unknown":        {u, "bgp"},
+		"bgp-json":           {g, "bgp", "-o", "json"},
+		"help-bgp":           {"bgp", "--help"},
+		"help-prefer":        {"bgp", "prefer", "--help"},
+		"prefer":             {b, "bgp", "prefer", "b", "--for", "2h", "--reason", "b has room"},
+		"prefer-no-reason":   {b, "bgp", "prefer", "b"},
+		"prefer-too-long":    {b, "bgp", "prefer", "b", "--for", "999h", "--reason", "x"},
+		"prefer-host-bits":   {b, "bgp", "prefer", "b", "--prefix", "198.51.100.1/24", "--reason", "x"},
+		"health":             {b, "health"},
+		"health-quiet":       {g, "health", "--events", "1"},
+		"what-if":            {g, "health", "what-if", "web-vip=down"},
+		"what-if-refused":    {g, "health", "what-if", "none=down"},
+		"what-if-wrong":      {g, "health", "what-if", "web-vip=broken"},
 		"reload":             {g, "reload"},
 		"reload-json":        {g, "reload", "-o", "json"},
 		"reload-refused":     {b, "reload"},
@@ -189,6 +224,17 @@ func TestOrders(t *testing.T) {
 		{[]string{"capture", "-o", "json"}, ""},
 		{[]string{"drain", "--reason", "r"}, `POST /v1/drain {"reason":"r","since":"0001-01-01T00:00:00Z"}`},
 		{[]string{"drain", "198.51.100.0/24", "--reason", "r"}, `POST /v1/drain {"prefix":"198.51.100.0/24","reason":"r","since":"0001-01-01T00:00:00Z"}`},
+		{[]string{"drain", "--service", "web", "--for", "1h", "--reason", "r"}, `POST /v1/drain {"reason":"r","service":"web","since":"0001-01-01T00:00:00Z","until":"2026-03-01T13:00:01Z"}`},
+		{[]string{"undrain", "--service", "web"}, `POST /v1/undrain {"service":"web"}`},
+		{[]string{"bgp"}, "GET /v1/status null"},
+		{[]string{"bgp", "prefer", "b", "c", "--prefix", "198.51.100.0/24", "--prepend", "3", "--med", "7", "--for", "30m", "--reason", "r"},
+			`POST /v1/prefer {"by":"","med":7,"prefix":"198.51.100.0/24","prepend":3,"reason":"r","since":"0001-01-01T00:00:00Z","sites":["b","c"],"until":"2026-03-01T12:30:01Z"}`},
+		{[]string{"bgp", "unprefer", "--reason", "r"}, `POST /v1/prefer {"by":"","reason":"r","since":"0001-01-01T00:00:00Z","sites":null,"until":"2026-03-08T12:00:01Z"}`},
+		{[]string{"bgp", "prefer", "--reason", "r"}, ""},
+		{[]string{"health"}, "GET /v1/status null; GET /v1/history null"},
+		{[]string{"health", "what-if", "web-vip=down", "x=full"}, "GET /v1/what-if?web-vip=down&x=full null"},
+		{[]string{"health", "what-if", "web-vip"}, ""},
+		{[]string{"health", "what-if", "a=up", "a=down"}, ""},
 		{[]string{"undrain"}, `POST /v1/undrain {}`},
 		{[]string{"undrain", "2001:db8::/48"}, `POST /v1/undrain {"prefix":"2001:db8::/48"}`},
 		{[]string{"reload"}, "POST /v1/reload null"},
@@ -295,7 +341,7 @@ func sample() edge.SystemStatus {
 	st := quiet()
 	st.Alarms = []string{"198.51.100.0/24 wants to leave and may not: 1 of 2 sites have promised to stay", "peer r-b is active"}
 	st.ConfigErr = "/etc/edge/edge.yaml:3:9: node.bgp.asn: 0 is not a whole number\n/etc/edge/edge.yaml:5:1: other: no such key"
-	st.Drains = []edge.Drain{{Reason: "maintenance", Since: ago(time.Hour)}, {Prefix: prefix6, Reason: "moved", Since: ago(time.Minute)}}
+	st.Drains = []edge.Drain{{Reason: "maintenance", Since: ago(time.Hour)}, {Prefix: prefix6, Reason: "moved", Since: ago(time.Minute), Until: sampleTime.Add(time.Hour)}, {Service: "web", Reason: "work", Since: ago(time.Minute), ByFile: true}}
 	st.Decisions = []edge.Decision{
 		{Prefix: prefix4, Rung: edge.LastResort, Since: ago(95 * time.Second), Reason: "serving → web-vip is down: answered 503; may not withdraw: 1 of 2 sites"},
 		{Prefix: prefix6, Rung: edge.Withheld, Reason: "the first round of probes is not over"},
@@ -306,6 +352,22 @@ func sample() edge.SystemStatus {
 		edge.Status{Probe: "dns", LastErr: "probe could not run: too many open files", LastErrAt: ago(time.Second)})
 	st.Speaker.Peers = append(st.Speaker.Peers, edge.PeerState{ID: "r-b", Addr: netip.MustParseAddr("fd00::1"), ASN: 4200000001, Session: "active", Since: ago(40 * time.Second), Flaps: 3, LastErr: "connection refused"})
 	st.Speaker.Expired = true
+	st.Speaker.Speaker = &edge.Speaker{ASN: 64512, RouterID: netip.MustParseAddr("10.1.0.2")}
+	st.Speaker.Announcements = []edge.Announcement{{Net: prefix4, Degrade: true, Reason: "web-vip is down"}}
+	ra := &st.Speaker.Peers[0]
+	ra.Local, ra.RemoteID, ra.Hold, ra.Keepalive = netip.MustParseAddrPort("10.1.0.2:40112"), netip.MustParseAddr("10.1.0.1"), 9*time.Second, 3*time.Second
+	ra.Families, ra.Received, ra.OverLimit = []edge.Family{edge.IPv4, edge.IPv6}, 1001, true
+	ra.Held = []edge.HeldPrefix{{Net: prefix4, NextHop: netip.MustParseAddr("10.1.0.2"), Attributes: edge.Attributes{
+		Prepend: 3, MED: 1000, Communities: []edge.Community{edge.GracefulShutdown}, Large: []edge.LargeCommunity{{Global: 64512, Local1: 1, Local2: 2}}}}}
+	ra.NotSent = []edge.NotSent{{Net: prefix6, Reason: "not among the peer's prefixes"}}
+	ra.Messages = edge.MessageCounts{UpdatesSent: 12, WithdrawsSent: 2, UpdatesReceived: 1001, Malformed: 1}
+	ra.LastErr, ra.LastErrAt = "the router sent Cease/Administrative Reset", ago(27*time.Hour)
+	ra.BFD = &edge.BFDState{State: "down", Remote: "down", Since: ago(time.Minute), Diag: "control detection time expired", Detect: 900 * time.Millisecond, Flaps: 1}
+	st.Speaker.RPKI = edge.SourceState{Source: "rtr 192.0.2.1:323", Items: 500000, Updated: ago(time.Minute), LastErr: "connection refused"}
+	st.Speaker.Origins = []edge.Origin{{Net: prefix4, Validity: "invalid-origin", Evidence: "198.51.100.0/24 max 24 AS64500"}, {Net: prefix6, Validity: "not-found"}}
+	st.Speaker.Watch = edge.SourceState{Source: "https://ris.example/stream", Items: 42, Updated: ago(time.Second)}
+	st.Speaker.Sightings = []edge.Sighting{{Kind: "more-specific", Net: prefix4, Seen: netip.MustParsePrefix("198.51.100.0/25"), Evidence: "198.51.100.0/25 by AS64666, seen at rrc00", Since: ago(time.Hour), Last: ago(time.Second)}}
+	st.Prefers = []edge.Preference{{Sites: []edge.SiteID{"b"}, Prepend: 2, Reason: "b has room", By: "b1", Since: ago(time.Minute), Until: sampleTime.Add(time.Hour)}}
 	st.Guard.Members = append(st.Guard.Members,
 		edge.MemberState{Node: "c1", Site: "c", Age: -1},
 		edge.MemberState{Node: "c2", Site: "c", Age: 45 * time.Second, Report: edge.Report{Says: []edge.Claim{

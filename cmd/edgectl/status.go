@@ -71,15 +71,30 @@ func (s *status) head(now time.Time) {
 		s.say(bad, "ALARM  "+a)
 	}
 	for _, d := range s.Drains {
-		what := "everything"
-		if d.Prefix != (netip.Prefix{}) {
-			what = d.Prefix.String()
-		}
-		s.say(warn, fmt.Sprintf("drain  %s since %s: %s", what, s.age(d.Since), d.Reason))
+		s.say(warn, drainText(d, s.Time))
 	}
+	s.prefers()
 	if len(alarms) == 0 {
 		s.say(plain, "no alarms")
 	}
+}
+
+func drainText(d edge.Drain, now time.Time) string {
+	what := "everything"
+	switch {
+	case d.Service != "":
+		what = "service " + string(d.Service)
+	case d.Prefix != netip.Prefix{}:
+		what = d.Prefix.String()
+	}
+	until := ""
+	if !d.Until.IsZero() {
+		until = fmt.Sprintf(", for %s more", span(d.Until.Sub(now)))
+	}
+	if d.ByFile {
+		until += ", by file"
+	}
+	return fmt.Sprintf("drain  %s since %s%s: %s", what, span(now.Sub(d.Since)), until, d.Reason)
 }
 
 // alarms are those of edged and what only the reader of its status can see.
@@ -123,7 +138,7 @@ func rungTone(r edge.Rung) tone {
 	switch r {
 	case edge.Announced:
 		return plain
-	case edge.Degraded, edge.Withdrawn:
+	case edge.Degraded, edge.Draining, edge.Withdrawn:
 		return warn
 	}
 	return bad
@@ -133,7 +148,7 @@ func healthTone(h edge.Health) tone {
 	switch h {
 	case edge.Healthy:
 		return plain
-	case edge.HealthDegraded:
+	case edge.HealthDegraded, edge.HealthFull:
 		return warn
 	}
 	return bad
@@ -144,6 +159,8 @@ func (s *status) peers() {
 	switch {
 	case b.Started.IsZero():
 		s.section(bad, "edgebgp: unknown, it has not answered")
+	case s.SpeakerErr != "":
+		s.section(bad, "edgebgp: does not answer, this is what it said last: "+s.SpeakerErr)
 	case b.Expired:
 		s.section(bad, fmt.Sprintf("edgebgp: generation %d, lease EXPIRED: it has degraded everything by itself", b.Generation))
 	default:
@@ -156,7 +173,7 @@ func (s *status) peers() {
 	var rows [][]cell
 	for _, p := range b.Peers {
 		t := plain
-		if p.Session != "established" {
+		if p.Session != "established" || s.SpeakerErr != "" {
 			t = bad
 		}
 		rows = append(rows, []cell{
@@ -205,8 +222,11 @@ func (s *status) probes() {
 			continue
 		}
 		t := bad
-		if p.State == edge.Up {
+		switch p.State {
+		case edge.Up:
 			t = plain
+		case edge.Full:
+			t = warn
 		}
 		last := p.LastErr
 		if last != "" && !p.LastErrAt.IsZero() {
@@ -214,7 +234,11 @@ func (s *status) probes() {
 		}
 		rows = append(rows, []cell{{string(p.Probe), plain}, {p.State.String(), t}, {s.age(p.Since), plain}, {s.age(p.LastRun), plain}, {last, plain}})
 	}
-	s.section(plain, fmt.Sprintf("probes: %d up, %d down, %d unknown", counts[edge.Up], counts[edge.Down], counts[edge.Unknown]))
+	full := ""
+	if n := counts[edge.Full]; n > 0 {
+		full = fmt.Sprintf(", %d full", n)
+	}
+	s.section(plain, fmt.Sprintf("probes: %d up%s, %d down, %d unknown", counts[edge.Up], full, counts[edge.Down], counts[edge.Unknown]))
 	if len(rows) > 0 {
 		s.table([]string{"PROBE", "STATE", "SINCE", "LAST RUN", "LAST ERROR"}, rows)
 	}

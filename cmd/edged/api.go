@@ -17,7 +17,7 @@ import (
 // flows and packets are for those only who may use the socket.
 func (d *daemon) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", console.Handler(d))
+	mux.Handle("/", console.Handler(d, d.events))
 	// The console's may be half a second old, for the sake of its many readers.
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		socket.JSON(w, http.StatusOK, d.Status())
@@ -27,6 +27,8 @@ func (d *daemon) handler() http.Handler {
 	mux.Handle("GET /v1/capture", &captures{from: d.fwd, log: d.log, config: d.config})
 	mux.HandleFunc("POST /v1/drain", d.serveDrain)
 	mux.HandleFunc("POST /v1/undrain", d.serveUndrain)
+	mux.HandleFunc("POST /v1/prefer", d.servePrefer)
+	mux.HandleFunc("GET /v1/what-if", d.serveWhatIf)
 	mux.HandleFunc("POST /v1/reload", d.serveReload)
 	return mux
 }
@@ -50,7 +52,15 @@ func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		socket.Fail(w, http.StatusBadRequest, err)
 		return
 	}
-	o.Since = time.Now()
+	o.Since, o.ByFile = time.Now(), false
+	if !o.Until.IsZero() && !o.Until.After(o.Since) {
+		socket.Fail(w, http.StatusBadRequest, fmt.Errorf("the drain would have ended at %s already", o.Until.Format(time.RFC3339)))
+		return
+	}
+	if o.Service != "" && o.Prefix != (netip.Prefix{}) {
+		socket.Fail(w, http.StatusBadRequest, errors.New("a prefix and a service are named: one order drains one of them"))
+		return
+	}
 	if len(o.Reason) > maxReason {
 		socket.Fail(w, http.StatusBadRequest, fmt.Errorf("the reason has %d bytes, at most %d are taken", len(o.Reason), maxReason))
 		return
@@ -59,27 +69,42 @@ func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		o.Reason = "no reason given"
 	}
 	d.change(w, r, func(context.Context) error {
-		if err := d.known(o.Prefix); err != nil {
+		if err := d.known(o.Prefix, o.Service); err != nil {
 			return err
 		}
-		return d.drains.add(o)
+		if err := d.drains.add(o); err != nil {
+			return err
+		}
+		d.noteOrder("drain", drainName(o), "-", "drained", o.Reason)
+		return nil
 	})
 }
 
 func (d *daemon) serveUndrain(w http.ResponseWriter, r *http.Request) {
 	var o struct {
-		Prefix netip.Prefix `json:"prefix,omitzero"`
+		Prefix  netip.Prefix   `json:"prefix,omitzero"`
+		Service edge.ServiceID `json:"service,omitempty"`
 	}
 	if err := socket.Read(r, &o); err != nil {
 		socket.Fail(w, http.StatusBadRequest, err)
 		return
 	}
 	d.change(w, r, func(context.Context) error {
-		had, err := d.drains.remove(o.Prefix)
-		if err == nil && !had {
-			err = fmt.Errorf("%s is not drained", prefixName(o.Prefix))
+		had, err := d.drains.remove(o.Prefix, o.Service)
+		name := drainName(edge.Drain{Prefix: o.Prefix, Service: o.Service})
+		if err != nil {
+			return err
 		}
-		return err
+		if had {
+			d.noteOrder("drain", name, "drained", "ended", "undrain")
+			return nil
+		}
+		for _, f := range d.drains.byFile {
+			if f.Prefix == o.Prefix && f.Service == o.Service {
+				return fmt.Errorf("%s is drained by %s: take its line out there", name, d.config().Local.DrainFile)
+			}
+		}
+		return fmt.Errorf("%s is not drained", name)
 	})
 }
 
@@ -106,11 +131,23 @@ func refusal(err error) int {
 	return http.StatusConflict
 }
 
-func (d *daemon) known(p netip.Prefix) error {
-	if p == (netip.Prefix{}) || has(d.config().Fleet.Prefixes, p) {
-		return nil
+// known says what is wrong with an order about a prefix or a service; the zero
+// values stand for the whole node.
+func (d *daemon) known(p netip.Prefix, s edge.ServiceID) error {
+	switch {
+	case s != "" && prefixOf(d.config(), s) == netip.Prefix{}:
+		return fmt.Errorf("%s is not a service of the configuration", s)
+	case p != netip.Prefix{} && !has(d.config().Fleet.Prefixes, p):
+		return fmt.Errorf("%s is not a prefix of the configuration", p)
 	}
-	return fmt.Errorf("%s is not a prefix of the configuration", p)
+	return nil
+}
+
+func drainName(o edge.Drain) string {
+	if o.Service != "" {
+		return "service " + string(o.Service)
+	}
+	return prefixName(o.Prefix)
 }
 
 func prefixName(p netip.Prefix) string {

@@ -47,13 +47,23 @@ type loop struct {
 	// decision to announce, and by a withdrawal that the guard permitted.
 	onAir map[netip.Prefix]bool
 	// sentDegraded are those that edgebgp announced degraded when adopted.
-	sentDegraded map[netip.Prefix]bool
-	last         map[netip.Prefix]edge.Decision
-	tracker      health.Tracker
-	conditions   map[netip.Prefix]edge.Condition
-	state        edge.SpeakerState
-	stateAt      time.Time // when it was asked for
-	speakerErr   error
+	// sentShutdown those with GRACEFUL_SHUTDOWN because of a drain.
+	sentDegraded, sentShutdown map[netip.Prefix]bool
+	last                       map[netip.Prefix]edge.Decision
+	// flaps are the withdrawals for sickness; keepFlaps, if not nil, is told of
+	// each change, so that a restart forgets none.
+	flaps     flaps
+	keepFlaps func(flaps)
+	flapped   bool // not kept yet
+	// changed, if not nil, is told of each change of a prefix's rung.
+	changed func(from, to edge.Decision)
+	tracker health.Tracker
+	// graphIs is made of graphOf: see graph.
+	graphOf, graphIs *edge.Config
+	conditions       map[netip.Prefix]edge.Condition
+	state            edge.SpeakerState
+	stateAt          time.Time // when it was asked for
+	speakerErr       error
 	// bgp are the settings in force; bgpWaits says why those of the
 	// configuration are not.
 	bgp      edge.Speaker
@@ -65,9 +75,13 @@ type loop struct {
 func newLoop(s announcer, g guardian) *loop {
 	return &loop{
 		speaker: s, guard: g,
-		onAir: map[netip.Prefix]bool{}, sentDegraded: map[netip.Prefix]bool{}, last: map[netip.Prefix]edge.Decision{},
+		onAir: map[netip.Prefix]bool{}, sentDegraded: map[netip.Prefix]bool{}, sentShutdown: map[netip.Prefix]bool{}, last: map[netip.Prefix]edge.Decision{},
+		flaps: flaps{},
 	}
 }
+
+// flaps are the withdrawals for sickness of each prefix.
+type flaps map[netip.Prefix]edge.Flaps
 
 // inputs are what the loop decides from.
 type inputs struct {
@@ -81,16 +95,37 @@ type inputs struct {
 	others func(netip.Prefix) int
 	// notReady says why nothing new may be announced; empty: it may.
 	notReady edge.Reason
+	// sharedBy says how the other sites see a shared dependency; nil: not known.
+	sharedBy func(edge.ProbeID) health.Others
+	// quiet says whether the traffic of a prefix that drains has gone; nil: never.
+	quiet func(netip.Prefix) bool
+	// prefers are the orders to move traffic that are in force, resting says that
+	// the whole node is drained.
+	prefers []edge.Preference
+	resting bool
 }
 
 // step looks at everything once and acts on it. adopt comes first.
 func (l *loop) step(ctx context.Context, in inputs) {
-	l.conditions = l.tracker.Update(in.now, health.Evaluate(in.config, in.statuses))
+	l.conditions = l.tracker.Update(in.now, health.Evaluate(l.graph(in.config), in.statuses, health.View{Now: in.now, Others: in.sharedBy}))
 	l.settings(ctx, in.config)
 	for _, p := range in.config.Fleet.Prefixes {
 		l.decide(ctx, p, in)
 	}
+	// Once a turn: on a bad day a thousand prefixes change in one.
+	if l.flapped && l.keepFlaps != nil {
+		l.keepFlaps(l.flaps)
+	}
+	l.flapped = false
 	l.announce(ctx, in)
+}
+
+// graph is the configuration as the health is evaluated from it.
+func (l *loop) graph(c *edge.Config) *edge.Config {
+	if l.graphOf != c {
+		l.graphOf, l.graphIs = c, withBackends(c)
+	}
+	return l.graphIs
 }
 
 // adopt learns from edgebgp what is on the air.
@@ -100,7 +135,7 @@ func (l *loop) adopt(ctx context.Context) bool {
 	}
 	for _, a := range l.state.Announcements {
 		l.onAir[a.Net] = true
-		l.sentDegraded[a.Net] = a.Degrade
+		l.sentDegraded[a.Net], l.sentShutdown[a.Net] = a.Degrade, a.Shutdown
 	}
 	if l.state.Speaker != nil {
 		l.bgp = *l.state.Speaker
@@ -129,7 +164,9 @@ func (l *loop) settings(ctx context.Context, c *edge.Config) {
 	want := ordered(c.Local.Speaker)
 	l.bgpWaits = ""
 	if l.bgp.ASN != 0 { // else none are in force
-		l.bgp.Lease = want.Lease
+		// Not a matter of the sessions.
+		l.bgp.Lease, l.bgp.RPKI, l.bgp.Watch = want.Lease, want.RPKI, want.Watch
+		l.bgp.Own, l.bgp.Resting = nil, false
 		l.bgpWaits = l.mayChange(ctx, want)
 	}
 	if l.bgpWaits == "" {
@@ -153,9 +190,12 @@ func (l *loop) mayChange(ctx context.Context, want edge.Speaker) string {
 func (l *loop) decide(ctx context.Context, prefix edge.Prefix, in inputs) {
 	p := prefix.Net
 	d := l.rung(prefix, in)
-	l.guard.Wish(p, guard.Wish{Want: d.Rung.WantsOut(), Severity: d.Severity, Reason: d.Reason})
+	l.guard.Wish(p, guard.Wish{Want: d.Rung.WantsOut(), Unfit: !d.Rung.WantsOut() && d.Severity > 0, Severity: d.Severity, Reason: d.Reason})
 	if d.Rung.WantsOut() && l.guard.Permit(p).OK {
 		if err := l.guard.Leave(ctx, p, func(ctx context.Context) error { return l.withdraw(ctx, p, in) }); err == nil {
+			before := l.last[p].Rung
+			worsened := before.OnAir() && before != edge.Announced && d.Severity == edge.SeveritySick
+			l.setFlaps(p, l.flaps[p].Withdraw(in.now, in.config.Fleet.Health.HoldHalfLife, worsened))
 			d = l.rung(prefix, in)
 			l.guard.Wish(p, guard.Wish{})
 		}
@@ -163,18 +203,40 @@ func (l *loop) decide(ctx context.Context, prefix edge.Prefix, in inputs) {
 	if d.Rung.OnAir() {
 		l.onAir[p] = true
 	}
+	was := l.last[p]
+	if was.Rung == edge.Announced && d.Rung.OnAir() && d.Rung != edge.Announced && d.Severity != edge.SeverityDrain && d.Rung != edge.Draining {
+		l.setFlaps(p, l.flaps[p].Worsen(in.now, in.config.Fleet.Health.HoldHalfLife))
+	}
+	if was.Rung != d.Rung && l.changed != nil {
+		l.changed(was, d)
+	}
 	l.last[p] = d
 }
 
+func (l *loop) setFlaps(p netip.Prefix, f edge.Flaps) {
+	l.flaps[p], l.flapped = f, true
+}
+
 func (l *loop) rung(prefix edge.Prefix, in inputs) edge.Decision {
-	p := prefix.Net
-	return edge.Decide(p, edge.Facts{
+	return edge.Decide(prefix.Net, l.facts(prefix, in))
+}
+
+// facts are all that the decision about one prefix depends on.
+func (l *loop) facts(prefix edge.Prefix, in inputs) edge.Facts {
+	p, fleet := prefix.Net, &in.config.Fleet
+	here, elsewhere := prefix.AnnouncedAt(in.config.Self().Site)
+	return edge.Facts{
 		Now: in.now, Last: l.last[p], Settled: in.settled,
 		OnAir: l.onAir[p], SentDegraded: l.sentDegraded[p],
 		Condition: l.conditions[p], Drain: in.drain(p),
-		Permit: l.guard.Permit(p), Hold: in.config.Fleet.Health.Hold, NotReady: in.notReady,
+		Permit: l.guard.Permit(p), NotReady: in.notReady,
 		Floor: prefix.MinSites, Others: in.others(p),
-	})
+		Hold:      l.flaps[p].Hold(fleet.Health),
+		TooOften:  l.flaps[p].TooOften(in.now, fleet.Guard.MaxCycles),
+		Restless:  l.flaps[p].Restless(in.now, fleet.Guard.MaxCycles),
+		DrainTime: fleet.Guard.DrainTime, Quiet: in.quiet != nil && in.quiet(p),
+		WhenFull: prefix.WhenFull, Unconditional: here, Elsewhere: elsewhere,
+	}
 }
 
 // read asks edgebgp what it holds.
@@ -237,24 +299,40 @@ func (l *loop) send(ctx context.Context, in inputs, leave ...edge.Withdrawal) er
 // that has not been permitted to leave is still in in.config: see carryOver.
 func (l *loop) intent(in inputs) edge.Intent {
 	out := edge.Intent{Generation: in.generation, Speaker: l.bgp, Announcements: []edge.Announcement{}}
+	out.Speaker.Own = ownPrefixes(in.config)
 	self := in.config.Self()
+	out.Speaker.Resting = in.resting && !slices.ContainsFunc(in.config.Fleet.Prefixes, func(p edge.Prefix) bool { return l.onAir[p.Net] })
 	for _, p := range in.config.Fleet.Prefixes {
 		if !l.onAir[p.Net] {
 			continue
 		}
 		d := l.last[p.Net]
+		more, why := edge.Preferred(in.now, in.prefers, self.Site, p.Net)
+		if d.Reason == "" {
+			d.Reason = why
+		}
 		out.Announcements = append(out.Announcements, edge.Announcement{
-			Net: p.Net, NextHop: self.Addr(p.Net.Addr()), Normal: p.Announce, Degraded: p.Degraded,
-			Degrade: d.Rung != edge.Announced, Reason: d.Reason,
+			Net: p.Net, NextHop: self.Addr(p.Net.Addr()), Normal: p.Announce, Degraded: p.Degraded, More: more,
+			Degrade: d.Rung != edge.Announced, Shutdown: d.Severity == edge.SeverityDrain || !in.settled && l.sentShutdown[p.Net],
+			Reason: d.Reason,
 		})
 	}
 	return out
 }
 
+// ownPrefixes are all that this node may announce: those of the file, and those
+// that it has dropped and that have not left yet.
+func ownPrefixes(c *edge.Config) []netip.Prefix {
+	out := make([]netip.Prefix, len(c.Fleet.Prefixes))
+	for i, p := range c.Fleet.Prefixes {
+		out[i] = p.Net
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
 func sameIntent(a, b edge.Intent) bool {
-	return a.Generation == b.Generation && reflect.DeepEqual(a.Speaker, b.Speaker) && slices.EqualFunc(a.Announcements, b.Announcements, func(x, y edge.Announcement) bool {
-		return x.Net == y.Net && x.Degrade == y.Degrade && x.Reason == y.Reason
-	})
+	return a.Generation == b.Generation && reflect.DeepEqual(a.Speaker, b.Speaker) && reflect.DeepEqual(a.Announcements, b.Announcements)
 }
 
 // claims are what this node says of itself to the fleet. Announcing is what
@@ -286,6 +364,13 @@ func (l *loop) forget(c *edge.Config) {
 			delete(l.last, p)
 			delete(l.onAir, p)
 			delete(l.sentDegraded, p)
+			delete(l.sentShutdown, p)
+		}
+	}
+	// A prefix that is taken out and put back is no way around the limit.
+	for p, f := range l.flaps {
+		if gone(p) && time.Since(f.At) > 24*time.Hour {
+			delete(l.flaps, p)
 		}
 	}
 }

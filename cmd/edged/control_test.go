@@ -77,7 +77,7 @@ func newRig(t *testing.T) *rig {
 	r.loop = newLoop(r.speaker, r.guard)
 	r.in = inputs{
 		now: time.Unix(1000, 0), config: testConfig(), generation: 1, settled: true,
-		statuses: []edge.Status{{Probe: "web", State: edge.Up}},
+		statuses: webIs(edge.Up),
 		drain:    func(netip.Prefix) *edge.Drain { return nil },
 		others:   func(netip.Prefix) int { return 2 },
 	}
@@ -113,10 +113,40 @@ func (r *rig) step(t *testing.T, after time.Duration) {
 	r.loop.step(t.Context(), r.in)
 }
 
-func (r *rig) sick() {
-	r.in.statuses = []edge.Status{{Probe: "web", State: edge.Down, LastErr: "refused"}}
+// webIs are the states of all probes, with that of web.
+func webIs(s edge.ProbeState) []edge.Status {
+	out := []edge.Status{{Probe: "web", State: s}, {Probe: "backend/web/a1", State: edge.Up}, {Probe: "backend/web/a2", State: edge.Down, LastErr: "it is old"}}
+	if s == edge.Down {
+		out[0].LastErr = "refused"
+	}
+	return out
 }
-func (r *rig) healthy() { r.in.statuses = []edge.Status{{Probe: "web", State: edge.Up}} }
+
+func (r *rig) sick()    { r.in.statuses = webIs(edge.Down) }
+func (r *rig) healthy() { r.in.statuses = webIs(edge.Up) }
+
+// TestNoBackendLeft: a prefix of which no backend is up is not announced, though
+// no probe was configured for that.
+func TestNoBackendLeft(t *testing.T) {
+	r := newRig(t)
+	r.step(t, 0)
+	r.want(t, edge.Announced, true)
+	r.in.statuses[1].State, r.in.statuses[1].LastErr = edge.Down, "refused"
+	r.step(t, time.Second)
+	if d := r.loop.last[p4]; d.Rung != edge.Leaving || d.Reason != "web/backends → backend/web/a1 is down: refused; web/backends → backend/web/a2 is down: it is old" {
+		t.Errorf("%s: %s", d.Rung, d.Reason)
+	}
+	if d := r.loop.last[p6]; d.Rung != edge.Announced {
+		t.Errorf("a prefix without that service is %s: %s", d.Rung, d.Reason)
+	}
+	c := *r.in.config
+	c.Fleet.Services = []edge.Service{{ID: "web", VIP: c.Fleet.Services[0].VIP, Protocol: edge.TCP, Backends: []edge.Backend{{ID: "b", Addr: netip.MustParseAddr("192.0.2.7"), Weight: 1}}}}
+	r.in.config = &c
+	r.step(t, time.Second)
+	if got := r.loop.conditions[p4].Health; got != edge.Healthy {
+		t.Errorf("with backends that are not checked it is %s", got)
+	}
+}
 
 func (r *rig) want(t *testing.T, rung edge.Rung, onAir bool) {
 	t.Helper()

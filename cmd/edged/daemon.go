@@ -44,6 +44,9 @@ type daemon struct {
 	drains  *drains
 	blocker *blocker
 	loop    *loop
+	events  *health.Ring
+	// counts belongs to the probe of the forwarder.
+	counts countProbe
 
 	api        net.Listener
 	management net.Listener
@@ -65,6 +68,9 @@ type daemon struct {
 	draining   draining     // who has left, and which pools are in use
 	generation uint64
 	configErr  string
+	prefers    []edge.Preference
+	peersSeen  []edge.PeerState // at the last snapshot
+	meter      *meter
 	applied    edge.Table
 	appliedAt  time.Time
 	hostErr    error
@@ -79,6 +85,7 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	d = &daemon{
 		path: path, base: c, log: log, started: time.Now(), generation: 1,
 		commands: make(chan command), ready: make(chan struct{}), blocker: newBlocker(log),
+		meter: newMeter(), events: &health.Ring{},
 	}
 	d.cfg.Store(c)
 	d.held.Store(&readBack{})
@@ -93,6 +100,9 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	}
 	if d.drains, err = openDrains(c.Local.StateDir); err != nil {
 		return d, err
+	}
+	if d.prefers, err = openPrefers(c.Local.StateDir); err != nil {
+		log.Warn("orders to move traffic are not known until others tell of them", "err", err)
 	}
 	if d.previous, err = readApplied(c.Local.StateDir); err != nil {
 		log.Warn("the configuration before cannot be used", "err", err)
@@ -118,7 +128,10 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	}
 	d.lease, d.proxy = &leaseKeeper{announcer: newSpeakerClient(c.Local.RunDir)}, newProxyClient(c.Local.RunDir, log)
 	d.loop = newLoop(d.lease, d.guard)
-	d.monitor = health.New(health.Options{Probers: d.probers(), Log: log})
+	if err := d.watchLoop(); err != nil {
+		log.Warn("how often prefixes were withdrawn is not known", "err", err)
+	}
+	d.monitor = health.New(health.Options{Probers: d.probers(), Log: log, Events: d.events})
 	d.monitor.Set(allProbes(c))
 	return d, nil
 }
@@ -256,7 +269,7 @@ func (d *daemon) serveConsole(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collector{d})
 	mux := http.NewServeMux()
-	mux.Handle("/", console.Handler(d))
+	mux.Handle("/", console.Handler(d, d.events))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	return socket.Serve(ctx, d.management, mux)
 }

@@ -1,82 +1,125 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/catchment-dev/edge"
 )
 
+const (
+	drainsFile = "drains.json"
+	// byFileFile keeps what the drain file ordered last: while that cannot be
+	// read, or is wrong, its orders stay in force, also over a restart.
+	byFileFile = "drains-by-file.json"
+)
+
 // drains are the operator's orders to leave. They are kept on disk, since an
-// order must outlive this process and the box's reboot.
+// order must outlive this process and the box's reboot. Those of the drain file
+// are kept by that file instead.
 type drains struct {
-	path string
+	dir  string
 	list []edge.Drain
+	// byFile is what the drain file says; fileErr what is wrong with it, and then
+	// byFile is what it said before.
+	byFile  []edge.Drain
+	fileErr error
+	seen    fileStamp
+	empty   fileStamp // was empty at the last look
+	// unkept says that the file on disk has orders that have ended, keepErr why.
+	unkept  bool
+	keepErr error
 }
 
 // openDrains reads what an earlier process kept. A file that cannot be read is
 // an error: to ignore it would announce a prefix that an operator took out.
 func openDrains(dir string) (*drains, error) {
-	d := &drains{path: filepath.Join(dir, "drains.json")}
-	b, err := os.ReadFile(d.path)
-	if errors.Is(err, os.ErrNotExist) {
-		return d, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read drains: %w", err)
-	}
-	if err := json.Unmarshal(b, &d.list); err != nil {
-		return nil, fmt.Errorf("read drains: %s: %w; mend or remove the file", d.path, err)
-	}
-	return d, nil
+	d := &drains{dir: dir}
+	err := readState(dir, drainsFile, "drains", &d.list)
+	return d, errors.Join(err, readState(dir, byFileFile, "drains by file", &d.byFile))
 }
 
-// of returns the order that concerns p: its own, else that for all prefixes.
-func (d *drains) of(p netip.Prefix) *edge.Drain {
-	var all *edge.Drain
-	for i := range d.list {
+// all are the orders by command and by file.
+func (d *drains) all() []edge.Drain { return slices.Concat(d.list, d.byFile) }
+
+// of returns the order that concerns p: its own, else that for a service in it,
+// else that for the whole node. prefixOf tells where a service is.
+func (d *drains) of(p netip.Prefix, prefixOf func(edge.ServiceID) netip.Prefix) *edge.Drain {
+	var found *edge.Drain
+	best := 0
+	for _, o := range d.all() {
+		rank := 0
 		switch {
-		case d.list[i].Prefix == p:
-			return &d.list[i]
-		case d.list[i].Prefix == netip.Prefix{}:
-			all = &d.list[i]
+		case o.Prefix == p:
+			rank = 3
+		case o.Service != "" && prefixOf(o.Service) == p:
+			rank = 2
+		case o.Service == "" && o.Prefix == netip.Prefix{}:
+			rank = 1
+		}
+		if rank > best {
+			found, best = &o, rank
 		}
 	}
-	return all
+	if found != nil && found.Service != "" {
+		found.Reason = fmt.Sprintf("service %s: %s", found.Service, found.Reason)
+	}
+	return found
 }
 
-// add keeps an order; one for the same prefix is replaced.
+// node says whether the whole node is to leave.
+func (d *drains) node() bool {
+	return slices.ContainsFunc(d.all(), func(o edge.Drain) bool { return o.Service == "" && o.Prefix == netip.Prefix{} })
+}
+
+// expire forgets the orders by command that have ended, and reports them. They
+// have ended even if that cannot be written down; it is tried again.
+func (d *drains) expire(now time.Time) []edge.Drain {
+	over := func(o edge.Drain) bool { return !o.Until.IsZero() && !now.Before(o.Until) }
+	if !d.unkept && !slices.ContainsFunc(d.list, over) {
+		return nil
+	}
+	var ended, left []edge.Drain
+	for _, o := range d.list {
+		if over(o) {
+			ended = append(ended, o)
+		} else {
+			left = append(left, o)
+		}
+	}
+	d.list = left
+	d.keepErr = d.keep(left)
+	d.unkept = d.keepErr != nil
+	return ended
+}
+
+// add keeps an order; one for the same is replaced.
 func (d *drains) add(o edge.Drain) error {
-	list := append(d.without(o.Prefix), o)
-	return d.keep(list)
+	return d.keep(append(d.without(o.Prefix, o.Service), o))
 }
 
 // remove takes an order back and says whether there was one.
-func (d *drains) remove(p netip.Prefix) (bool, error) {
-	list := d.without(p)
+func (d *drains) remove(p netip.Prefix, s edge.ServiceID) (bool, error) {
+	list := d.without(p, s)
 	if len(list) == len(d.list) {
 		return false, nil
 	}
 	return true, d.keep(list)
 }
 
-func (d *drains) without(p netip.Prefix) []edge.Drain {
-	return slices.DeleteFunc(slices.Clone(d.list), func(o edge.Drain) bool { return o.Prefix == p })
+func (d *drains) without(p netip.Prefix, s edge.ServiceID) []edge.Drain {
+	return slices.DeleteFunc(slices.Clone(d.list), func(o edge.Drain) bool { return o.Prefix == p && o.Service == s })
 }
 
 // keep writes the list; on an error the old one is in force.
 func (d *drains) keep(list []edge.Drain) error {
-	b, err := json.MarshalIndent(list, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode drains: %w", err)
-	}
-	if err := replaceFile(d.path, append(b, '\n')); err != nil {
-		return fmt.Errorf("keep drains: %w", err)
+	if err := writeState(d.dir, drainsFile, "drains", list); err != nil {
+		return err
 	}
 	d.list = list
 	return nil

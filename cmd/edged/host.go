@@ -30,7 +30,7 @@ const routeProtocol = 77
 // That the rules are refused is no error here, since what they are for is not
 // worth an outage. tidyHost, which follows whenever a configuration has come into
 // force, sets them too and tells.
-func prepareHost(c *edge.Config) error {
+func prepareHost(c *edge.Config, guards ...nft.Guard) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
@@ -45,14 +45,14 @@ func prepareHost(c *edge.Config) error {
 		errs = append(errs, blackhole(p.Net))
 	}
 	errs = append(errs, forward(c.Local))
-	_ = filter(c) // apply tries again, and tells
+	_ = filter(c, guards) // apply tries again, and tells
 	return errors.Join(errs...)
 }
 
 // filter has the kernel hold the rules of the packet filter for c and no others.
 // If it does already nothing is written, so it may be called at any time: a
 // firewall that is loaded anew ("flush ruleset") takes our rules with it.
-func filter(c *edge.Config) error {
+func filter(c *edge.Config, guards []nft.Guard) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
@@ -65,7 +65,35 @@ func filter(c *edge.Config) error {
 	if err != nil {
 		return err
 	}
-	return nft.Apply(filterRules(c, here, mtu))
+	return nft.Apply(filterRules(c, here, mtu), guards...)
+}
+
+// bfdPort is that of single-hop BFD (RFC 5881 section 4).
+const bfdPort = 3784
+
+// bgpGuards keep off what comes from further away than the peers with GTSM are
+// (RFC 5082). With GTSM for every peer nobody else needs the port either. They are
+// those of the settings in force: guards for a session that is still to be opened
+// would end the one that runs.
+func bgpGuards(s edge.Speaker) []nft.Guard {
+	var out []nft.Guard
+	all, lowest := len(s.Peers) > 0 && s.Listen != 0, 255
+	direct := func(p edge.Peer) bool { return p.BFD != nil && p.Multihop == 0 }
+	if slices.ContainsFunc(s.Peers, direct) {
+		out = append(out, nft.Guard{UDP: true, Listen: bfdPort, MinTTL: 255})
+	}
+	for _, p := range s.Peers {
+		if p.TTLSecurity == 0 {
+			all = false
+			continue
+		}
+		lowest = min(lowest, 256-p.TTLSecurity)
+		out = append(out, nft.Guard{Peer: p.Addr.WithZone(""), Listen: uint16(s.Listen), MinTTL: uint8(256 - p.TTLSecurity)})
+	}
+	if all {
+		out = append(out, nft.Guard{Listen: uint16(s.Listen), MinTTL: uint8(lowest)})
+	}
+	return out
 }
 
 // filterRules are the services whose VIP is one of the addresses of this box,
@@ -122,7 +150,7 @@ func addAddress(l netlink.Link, a netip.Addr) error {
 }
 
 // tidyHost takes back what before needed and next does not.
-func tidyHost(before, next *edge.Config) error {
+func tidyHost(before, next *edge.Config, guards ...nft.Guard) error {
 	var errs []error
 	for _, s := range before.Fleet.Services {
 		used := slices.ContainsFunc(next.Fleet.Services, func(o edge.Service) bool { return o.VIP.Addr() == s.VIP.Addr() })
@@ -139,7 +167,7 @@ func tidyHost(before, next *edge.Config) error {
 			errs = append(errs, fmt.Errorf("remove blackhole route for %s: %w", p.Net, err))
 		}
 	}
-	errs = append(errs, filter(next))
+	errs = append(errs, filter(next, guards))
 	return errors.Join(errs...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,5 +139,36 @@ func TestUplinkMTU(t *testing.T) {
 	}
 	if _, err := uplinkMTU([]string{"lo", "nosuch0"}); err == nil || !strings.Contains(err.Error(), "nosuch0") {
 		t.Errorf("an interface that is missing: %v", err)
+	}
+}
+
+// TestBGPGuards: each peer with GTSM is guarded, and the port for everybody only
+// if no peer is without it.
+func TestBGPGuards(t *testing.T) {
+	near := edge.Peer{Addr: netip.MustParseAddr("192.0.2.1"), TTLSecurity: 1}
+	third := edge.Peer{Addr: netip.MustParseAddr("fe80::1%eth0"), TTLSecurity: 3}
+	plain := edge.Peer{Addr: netip.MustParseAddr("192.0.2.9")}
+	guard := func(addr string, listen uint16, ttl uint8) nft.Guard {
+		g := nft.Guard{Listen: listen, MinTTL: ttl}
+		if addr != "" {
+			g.Peer = netip.MustParseAddr(addr)
+		}
+		return g
+	}
+	for name, tt := range map[string]struct {
+		s    edge.Speaker
+		want []nft.Guard
+	}{
+		"no peers":       {edge.Speaker{Listen: 179}, nil},
+		"without GTSM":   {edge.Speaker{Listen: 179, Peers: []edge.Peer{plain}}, nil},
+		"some":           {edge.Speaker{Listen: 179, Peers: []edge.Peer{near, plain}}, []nft.Guard{guard("192.0.2.1", 179, 255)}},
+		"all":            {edge.Speaker{Listen: 179, Peers: []edge.Peer{near, third}}, []nft.Guard{guard("192.0.2.1", 179, 255), guard("fe80::1", 179, 253), guard("", 179, 253)}},
+		"BFD":            {edge.Speaker{Peers: []edge.Peer{{BFD: &edge.BFD{}}, {BFD: &edge.BFD{}, Multihop: 2}}}, []nft.Guard{{UDP: true, Listen: 3784, MinTTL: 255}}},
+		"BFD, multihop":  {edge.Speaker{Peers: []edge.Peer{{BFD: &edge.BFD{}, Multihop: 2}}}, nil},
+		"all, dial only": {edge.Speaker{Peers: []edge.Peer{near}}, []nft.Guard{guard("192.0.2.1", 0, 255)}},
+	} {
+		if got := bgpGuards(tt.s); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
 	}
 }

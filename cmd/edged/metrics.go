@@ -2,6 +2,8 @@ package main
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/catchment-dev/edge"
 )
 
 // The metrics of edged. Those that are here are read from the snapshot when it
@@ -9,8 +11,8 @@ import (
 var (
 	metricRung    = prometheus.NewDesc("edge_prefix_rung", "1 for the rung of the ladder on which the prefix stands.", []string{"prefix", "rung"}, nil)
 	metricHealth  = prometheus.NewDesc("edge_prefix_health", "1 for the health of the prefix.", []string{"prefix", "health"}, nil)
-	metricProbe   = prometheus.NewDesc("edge_health_probe_up", "1 if the probe is up, 0 if it is down; absent while unknown.", []string{"probe"}, nil)
-	metricPeer    = prometheus.NewDesc("edge_bgp_peer_established", "1 if the session is established.", []string{"peer"}, nil)
+	metricProbe   = prometheus.NewDesc("edge_health_probe_up", "1 if the probe is up or full, 0 if it is down; absent while unknown.", []string{"probe"}, nil)
+	metricFull    = prometheus.NewDesc("edge_health_probe_full", "1 if the probe's target is alive but full; absent while unknown.", []string{"probe"}, nil)
 	metricMember  = prometheus.NewDesc("edge_guard_member_age_seconds", "Age of a node's last report; absent if there has been none.", []string{"node"}, nil)
 	metricDropped = prometheus.NewDesc("edge_guard_dropped_total", "Gossip that was thrown away.", []string{"reason"}, nil)
 	metricAlarms  = prometheus.NewDesc("edge_alarms", "Conditions that need a person.", nil, nil)
@@ -22,7 +24,7 @@ type collector struct{ d *daemon }
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range append(forwarderMetrics(), metricRung, metricHealth, metricProbe, metricPeer, metricMember, metricDropped, metricAlarms, metricConfig) {
+	for _, m := range append(append(forwarderMetrics(), speakerMetrics()...), metricRung, metricHealth, metricProbe, metricFull, metricMember, metricDropped, metricAlarms, metricConfig) {
 		ch <- m
 	}
 }
@@ -38,14 +40,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		s.gauge(metricHealth, 1, h.Prefix.String(), h.Health.String())
 	}
 	for _, p := range st.Probes {
-		if up, known := upValue(p.State.String()); known {
-			s.gauge(metricProbe, up, string(p.Probe))
+		if p.State != edge.Unknown {
+			s.gauge(metricProbe, truth(p.State.Alive()), string(p.Probe))
+			s.gauge(metricFull, truth(p.State == edge.Full), string(p.Probe))
 		}
 	}
-	for _, p := range st.Speaker.Peers {
-		up, _ := upValue(map[bool]string{true: "up", false: "down"}[p.Session == "established"])
-		s.gauge(metricPeer, up, string(p.ID))
-	}
+	s.speaker(st)
 	for _, m := range st.Guard.Members {
 		if m.Age >= 0 {
 			s.gauge(metricMember, m.Age.Seconds(), string(m.Node))
@@ -56,14 +56,4 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	s.gauge(metricAlarms, float64(len(st.Alarms)))
 	s.gauge(metricConfig, float64(st.Generation))
-}
-
-func upValue(state string) (v float64, known bool) {
-	switch state {
-	case "up":
-		return 1, true
-	case "down":
-		return 0, true
-	}
-	return 0, false
 }

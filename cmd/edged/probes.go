@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -58,6 +61,8 @@ func (d *daemon) probers() map[edge.ProbeKind]health.Prober {
 		edge.ProbeForwarder: health.ProberFunc(d.probeForwarder),
 		edge.ProbeRegions:   health.ProberFunc(d.probeRegions),
 		edge.ProbeVIP:       health.ProberFunc(d.probeVIP),
+		edge.ProbeBGP:       health.ProberFunc(d.probeBGP),
+		edge.ProbeBFD:       health.ProberFunc(d.probeBFD),
 	}
 }
 
@@ -67,7 +72,89 @@ func (d *daemon) probeForwarder(context.Context, edge.Probe) error {
 	if err := d.tableErr.Load(); err != nil {
 		return *err
 	}
-	return d.fwd.Attached()
+	if err := d.fwd.Attached(); err != nil {
+		return err
+	}
+	st, err := d.fwd.Stats()
+	if err != nil {
+		return fmt.Errorf("%w: read the forwarder's counters: %w", edge.ErrUnknown, err)
+	}
+	return d.counts.look(received(d.config().Local.Forwarder.Interfaces), st.Received)
+}
+
+// countProbe compares what the uplinks have received with what the program has
+// seen. The probe that uses it never runs twice at once.
+type countProbe struct {
+	known           bool
+	uplinks, packet uint64
+}
+
+// unseen is how many packets the program may miss between two looks: the two
+// counters are not read in one instant.
+const unseen = 1000
+
+func (c *countProbe) look(uplinks, seen uint64) error {
+	was := *c
+	*c = countProbe{true, uplinks, seen}
+	if !was.known || uplinks < was.uplinks || seen != was.packet || uplinks-was.uplinks < unseen {
+		return nil
+	}
+	return fmt.Errorf("the uplinks have received %d packets, and the program has counted none of them", uplinks-was.uplinks)
+}
+
+// received sums the packets of the uplinks by the kernel's counters. One that
+// cannot be read counts as silent: that it is there, Attached says.
+func received(interfaces []string) (sum uint64) {
+	for _, name := range interfaces {
+		if b, err := os.ReadFile("/sys/class/net/" + name + "/statistics/rx_packets"); err == nil {
+			n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// probeBGP counts the established sessions. What edgebgp said too long ago is not
+// known any more.
+func (d *daemon) probeBGP(_ context.Context, p edge.Probe) error {
+	return d.probeSpeaker(p, "BGP sessions are established", func(s edge.PeerState) (bool, string) {
+		return s.Session == "established", s.LastErr
+	})
+}
+
+// probeBFD counts the BFD sessions that are up.
+func (d *daemon) probeBFD(_ context.Context, p edge.Probe) error {
+	return d.probeSpeaker(p, "BFD sessions are up", func(s edge.PeerState) (bool, string) {
+		return bfdState(s) == "up", bfdError(s)
+	})
+}
+
+func (d *daemon) probeSpeaker(p edge.Probe, what string, good func(edge.PeerState) (bool, string)) error {
+	h := d.held.Load()
+	if time.Since(h.at) > readBackLimit+p.Interval {
+		return fmt.Errorf("%w: edgebgp has not said how its sessions are", edge.ErrUnknown)
+	}
+	up, of, why := 0, 0, ""
+	for _, s := range h.state.Peers {
+		if watched(h.state.Speaker, s.ID) {
+			continue // it carries nothing of ours
+		}
+		of++
+		if ok, err := good(s); ok {
+			up++
+		} else if err != "" {
+			why = fmt.Sprintf("; %s: %s", s.ID, err)
+		}
+	}
+	if up >= p.AtLeast {
+		return nil
+	}
+	return fmt.Errorf("%d of %d %s, at least %d are needed%s", up, of, what, p.AtLeast, why)
+}
+
+// watched says whether the session with a peer is receive only.
+func watched(s *edge.Speaker, id edge.PeerID) bool {
+	return s != nil && slices.ContainsFunc(s.Peers, func(p edge.Peer) bool { return p.ID == id && p.Watch })
 }
 
 // probeRegions counts the regions that edgeproxy reaches. A proxy that does not

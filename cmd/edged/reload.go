@@ -46,18 +46,18 @@ func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, er
 	// refuses a table whole, so nothing has happened yet if it does.
 	if err := d.tryApply(ctx, next, leaves, statuses); err != nil {
 		d.appliedAt = time.Time{} // has the next turn apply the old table again
-		return nil, errors.Join(err, tidyHost(next, old))
+		return nil, errors.Join(err, tidyHost(next, old, d.guards()...))
 	}
 	d.blocker.want(blocked)
 	d.base, d.leaving = parsed, leaves
 	d.adoptConfig(next, statuses)
-	d.hostErr = tidyHost(old, next)
+	d.hostErr = tidyHost(old, next, d.guards()...)
 	d.log.Info("configuration applied", "generation", d.generation)
 	return edge.Diff(old, parsed), nil
 }
 
 func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving, statuses []edge.Status) error {
-	if err := prepareHost(next); err != nil {
+	if err := prepareHost(next, d.guards()...); err != nil {
 		return fmt.Errorf("prepare host: %w", err)
 	}
 	// All that can be refused is asked before the first packet meets the table.
@@ -142,9 +142,9 @@ func (d *daemon) carryFromSpeaker() {
 		d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
 		d.monitor.Set(allProbes(next))
 		d.proxy.keep(d.leaving.services)
-		d.hostErr = prepareHost(next)
+		d.hostErr = prepareHost(next, d.guards()...)
 	}
-	d.hostErr = errors.Join(d.hostErr, tidyHost(before, next))
+	d.hostErr = errors.Join(d.hostErr, tidyHost(before, next, d.guards()...))
 	d.remember()
 }
 
@@ -154,7 +154,7 @@ func (d *daemon) drainOf(p netip.Prefix) *edge.Drain {
 	if has(d.leaving.prefixes, p) {
 		return &edge.Drain{Prefix: p, Reason: "it is no longer in the configuration"}
 	}
-	return d.drains.of(p)
+	return d.drains.of(p, func(id edge.ServiceID) netip.Prefix { return prefixOf(d.config(), id) })
 }
 
 // departed forgets a prefix that has left and has been gone for long enough
@@ -176,7 +176,7 @@ func (d *daemon) departed(now time.Time) {
 	next := d.leaving.with(d.base)
 	d.adoptConfig(next, d.monitor.Statuses())
 	d.appliedAt = time.Time{} // has the next turn apply it
-	d.hostErr = tidyHost(before, next)
+	d.hostErr = tidyHost(before, next, d.guards()...)
 }
 
 // settleTime is how long the services of a withdrawn prefix are still served.

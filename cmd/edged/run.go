@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/cmd/internal/version"
+	"github.com/catchment-dev/edge/health"
+	"github.com/catchment-dev/edge/xdp/nft"
 )
 
 // command is something that an operator wants done by the control loop, which
@@ -66,6 +67,7 @@ func (d *daemon) control(ctx context.Context) error {
 // only once the forwarder knows its services.
 func (d *daemon) turn(ctx context.Context) {
 	statuses := d.monitor.Statuses()
+	d.follow(time.Now())
 	if !d.loop.adopted && d.loop.adopt(ctx) {
 		d.carryFromSpeaker()
 		d.loop.wasOff(d.config(), time.Now())
@@ -79,8 +81,21 @@ func (d *daemon) turn(ctx context.Context) {
 	if d.loop.speakerErr == nil { // else it grows old
 		d.held.Store(&readBack{d.loop.state, d.loop.stateAt})
 	}
-	d.guard.Publish(d.loop.claims(d.config()), d.load())
+	d.guard.Publish(edge.Report{
+		Says: d.loop.claims(d.config()), Load: d.load(),
+		Shared: health.SharedStates(d.config(), statuses), Prefer: d.prefers,
+	})
 	d.show(statuses)
+}
+
+// follow takes in the orders that come by file and from other nodes, and ends
+// those whose time is over.
+func (d *daemon) follow(now time.Time) {
+	d.drains.follow(d.config().Local.DrainFile, now)
+	for _, o := range d.drains.expire(now) {
+		d.noteOrder("drain", drainName(o), "drained", "ended", "its time is over")
+	}
+	d.followPrefers(now, d.guard.Members())
 }
 
 // load is what the proxy said of its load; one that has stopped answering gets
@@ -112,15 +127,23 @@ const settleLimit = 30 * time.Second
 
 // decide runs the loop and forgets what has left.
 func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
+	in := d.inputs(time.Now(), statuses)
+	d.loop.step(ctx, in)
+	d.departed(in.now)
+}
+
+// inputs are all that is decided from.
+func (d *daemon) inputs(now time.Time, statuses []edge.Status) inputs {
+	members := d.guard.Members()
 	in := inputs{
-		now: time.Now(), config: d.config(), generation: d.generation,
-		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(d.guard.Members()),
+		now: now, config: d.config(), generation: d.generation,
+		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(members),
+		sharedBy: d.sharedBy(members), quiet: d.meter.quiet, prefers: d.prefers, resting: d.drains.node(),
 	}
 	if err := d.tableErr.Load(); err != nil {
 		in.notReady = edge.Reason(fmt.Sprintf("the forwarder's table could not be applied: %v", *err))
 	}
-	d.loop.step(ctx, in)
-	d.departed(in.now)
+	return in
 }
 
 // othersOf counts, for each prefix, the other sites that say they announce it:
@@ -161,6 +184,9 @@ func (d *daemon) othersOf(members []edge.MemberState) func(netip.Prefix) int {
 // looks for the next hops of the backends anew, since routes change.
 const reapply = 10 * time.Second
 
+// guards are those of the BGP settings in force.
+func (d *daemon) guards() []nft.Guard { return bgpGuards(d.loop.bgp) }
+
 // apply fills the forwarder's tables when they have changed.
 func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 	t, m := d.plan(d.config(), statuses)
@@ -172,7 +198,7 @@ func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 		return // what the kernel has just refused it would refuse again
 	}
 	d.appliedAt = time.Now()
-	if d.filterErr = filter(d.config()); d.filterErr != nil {
+	if d.filterErr = filter(d.config(), d.guards()); d.filterErr != nil {
 		d.log.Warn("set packet filter", "err", d.filterErr)
 	}
 	if err := d.fwd.Apply(ctx, t); err != nil {
@@ -191,78 +217,24 @@ func (d *daemon) show(statuses []edge.Status) {
 	st := &edge.SystemStatus{
 		Node: c.Local.ID, Site: c.Self().Site, Version: version.String(), Time: time.Now(), Started: d.started,
 		Generation: d.generation, ConfigHash: c.Hash, ConfigErr: d.configErr,
-		Decisions: d.loop.decisions(), Drains: slices.Clone(d.drains.list),
+		Decisions: d.loop.decisions(), Drains: d.drains.all(), Prefers: slices.DeleteFunc(slices.Clone(d.prefers), func(o edge.Preference) bool { return !o.Holds(time.Now()) }),
 		Probes: statuses, Speaker: d.loop.state, Guard: d.guard.State(),
 		Services: summaries(c, look(c, statuses, d.draining, time.Now())),
 	}
 	for _, p := range c.Fleet.Prefixes {
 		st.Conditions = append(st.Conditions, edge.PrefixHealth{Prefix: p.Net, MinSites: p.MinSites, Condition: d.loop.conditions[p.Net]})
 	}
+	if err := d.loop.speakerErr; err != nil {
+		st.SpeakerErr = err.Error()
+	}
 	st.Proxy, _, _ = d.proxy.last()
 	var err error
 	if st.Forwarder, err = d.fwd.Stats(); err != nil {
 		d.log.Warn("read forwarder's counters", "err", err)
+	} else {
+		d.meter.observe(st.Time, c, st.Forwarder)
 	}
+	d.noteEvents(st)
 	st.Alarms = d.alarms(st)
 	d.snapshot.Store(st)
-}
-
-// alarms are the conditions that need a person, worst first.
-func (d *daemon) alarms(st *edge.SystemStatus) []string {
-	out := []string{}
-	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	for _, dec := range st.Decisions {
-		if dec.Rung == edge.LastResort {
-			add("%s is announced as a last resort: %s", dec.Prefix, dec.Reason)
-		}
-	}
-	others := d.othersOf(st.Guard.Members)
-	for _, dec := range st.Decisions {
-		if !dec.Rung.OnAir() && others(dec.Prefix) == 0 {
-			add("%s is announced by no site that this node knows of", dec.Prefix)
-		}
-	}
-	if err := d.fwd.Attached(); err != nil {
-		add("the forwarder is not attached: %v", err)
-	}
-	if err := d.fwd.Pinned(); err != nil {
-		add("pins were removed by hand: the data plane ends when edged does, so drain before you restart it: %v", err)
-	}
-	if err := d.tableErr.Load(); err != nil {
-		add("the forwarder's table could not be applied: %v", *err)
-	}
-	if d.loop.speakerErr != nil {
-		add("edgebgp does not answer: %v", d.loop.speakerErr)
-	}
-	for _, p := range st.Speaker.Peers {
-		if p.Session != "established" {
-			add("BGP peer %s is %s: %s", p.ID, p.Session, cmp.Or(p.LastErr, "no error yet"))
-		}
-	}
-	if d.loop.bgpWaits != "" {
-		add("node.bgp of the configuration is not in force: %s; to apply it, drain the node", d.loop.bgpWaits)
-	}
-	if px, age, err := d.proxy.last(); !needsProxy(d.config()) {
-		// Nobody misses it.
-	} else if err != nil || age > proxySilence {
-		add("edgeproxy does not answer: %v", err)
-	} else if px.ConfigHash != st.ConfigHash {
-		add("edgeproxy runs another configuration than edged: run edgectl reload")
-	}
-	if len(st.Guard.Members) > 0 && !slices.ContainsFunc(st.Guard.Members, func(m edge.MemberState) bool { return m.Alive && m.Node != st.Node }) {
-		add("no other node can be reached by gossip: nothing can be withdrawn")
-	}
-	if st.ConfigErr != "" {
-		add("the last reload was refused: %s", st.ConfigErr)
-	}
-	if d.hostErr != nil {
-		add("the host is not prepared: %v", d.hostErr)
-	}
-	if d.filterErr != nil {
-		add("the packet filter is not set: %v", d.filterErr)
-	}
-	if err := d.blocker.err.Load(); err != nil {
-		add("the blocklist is not the one of the file: %v", *err)
-	}
-	return out
 }

@@ -11,7 +11,9 @@ import (
 
 // ordered returns the settings with the families of each peer in the order in
 // which edgebgp reports them, so that two can be compared.
+// What the loop fills in for each intent is left out.
 func ordered(s edge.Speaker) edge.Speaker {
+	s.Own, s.Resting = nil, false
 	s.Peers = slices.Clone(s.Peers)
 	for i := range s.Peers {
 		s.Peers[i].Families = slices.Sorted(slices.Values(s.Peers[i].Families))
@@ -21,28 +23,30 @@ func ordered(s edge.Speaker) edge.Speaker {
 
 // dropsRoutes says which prefix would lose its last session if the BGP settings
 // changed from old to next while the peers hold what st says; empty: none. To
-// change a peer ends its session, and to change the AS, the router id or the
-// port ends all: that is a withdrawal which nobody has permitted, so it has to
-// wait until the prefixes are off the air.
+// change what a session depends on ends it, to change the AS, the router id or the
+// port ends all, and a peer may be told not to be sent a prefix any more: each is
+// a withdrawal which nobody has permitted, so it has to wait until the prefixes are
+// off the air.
 func dropsRoutes(old, next edge.Speaker, st edge.SpeakerState) string {
 	all := old.ASN != next.ASN || old.RouterID != next.RouterID || old.Listen != next.Listen
-	stays := func(id edge.PeerID) bool {
-		is := func(p edge.Peer) bool { return p.ID == id }
+	stays := func(addr netip.Addr, net netip.Prefix) bool {
+		is := func(p edge.Peer) bool { return p.Addr == addr }
 		i, j := slices.IndexFunc(old.Peers, is), slices.IndexFunc(next.Peers, is)
-		return !all && i >= 0 && j >= 0 && reflect.DeepEqual(old.Peers[i], next.Peers[j])
+		return !all && i >= 0 && j >= 0 && reflect.DeepEqual(old.Peers[i].Session(), next.Peers[j].Session()) &&
+			next.Unsent(next.Peers[j], net) == ""
 	}
 	held, kept := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, p := range st.Peers {
 		for _, h := range p.Held {
 			if p.Session == "established" {
 				held[h.Net] = true
-				kept[h.Net] = kept[h.Net] || stays(p.ID)
+				kept[h.Net] = kept[h.Net] || stays(p.Addr, h.Net)
 			}
 		}
 	}
 	for _, a := range st.Announcements {
 		if held[a.Net] && !kept[a.Net] {
-			return fmt.Sprintf("it would end every session that holds %s", a.Net)
+			return fmt.Sprintf("it would take %s from every peer that holds it", a.Net)
 		}
 	}
 	return ""

@@ -105,6 +105,9 @@ func (v *view) choose(known map[edge.ProbeID]edge.Status) {
 		t := &v.targets[i]
 		s := known[t.probe]
 		t.state, t.lastErr, said[i] = s.State, s.LastErr, s.Weight
+		if t.state == edge.Full { // alive: to shed load is what weights are for
+			t.state = edge.Up
+		}
 		if t.check.Kind == "" {
 			t.state = edge.Up
 		}

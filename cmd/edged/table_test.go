@@ -46,12 +46,15 @@ func TestTargetsOfOtherSite(t *testing.T) {
 }
 
 func TestDropsRoutes(t *testing.T) {
-	peer := func(id edge.PeerID, hold time.Duration) edge.Peer { return edge.Peer{ID: id, ASN: 65001, Hold: hold} }
+	addr := map[edge.PeerID]netip.Addr{"r1": netip.MustParseAddr("192.0.2.1"), "r2": netip.MustParseAddr("192.0.2.2"), "r3": netip.MustParseAddr("192.0.2.3")}
+	peer := func(id edge.PeerID, hold time.Duration) edge.Peer {
+		return edge.Peer{ID: id, Addr: addr[id], ASN: 65001, Hold: hold}
+	}
 	speaker := func(asn uint32, peers ...edge.Peer) edge.Speaker { return edge.Speaker{ASN: asn, Peers: peers} }
 	held := func(ids ...edge.PeerID) edge.SpeakerState {
 		st := edge.SpeakerState{Announcements: []edge.Announcement{{Net: p4}}}
 		for _, id := range ids {
-			st.Peers = append(st.Peers, edge.PeerState{ID: id, Session: "established", Held: []edge.HeldPrefix{{Net: p4}}})
+			st.Peers = append(st.Peers, edge.PeerState{ID: id, Addr: addr[id], Session: "established", Held: []edge.HeldPrefix{{Net: p4}}})
 		}
 		return st
 	}
@@ -86,6 +89,9 @@ func TestTableTrustsTheFleetOnly(t *testing.T) {
 	}
 }
 
+// nowhere says that no service has a prefix.
+func nowhere(edge.ServiceID) netip.Prefix { return netip.Prefix{} }
+
 func TestDrainsSurvive(t *testing.T) {
 	dir := t.TempDir()
 	d, err := openDrains(dir)
@@ -102,19 +108,19 @@ func TestDrainsSurvive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := again.of(p4); got == nil || got.Reason != "two" {
+	if got := again.of(p4, nowhere); got == nil || got.Reason != "two" {
 		t.Errorf("drain of %s: %+v", p4, got)
 	}
-	if got := again.of(p6); got == nil || got.Reason != "all" {
+	if got := again.of(p6, nowhere); got == nil || got.Reason != "all" {
 		t.Errorf("drain of %s: %+v", p6, got)
 	}
-	if had, err := again.remove(netip.Prefix{}); !had || err != nil {
+	if had, err := again.remove(netip.Prefix{}, ""); !had || err != nil {
 		t.Errorf("remove: %t, %v", had, err)
 	}
-	if had, _ := again.remove(netip.Prefix{}); had {
+	if had, _ := again.remove(netip.Prefix{}, ""); had {
 		t.Error("removed twice")
 	}
-	if again.of(p6) != nil {
+	if again.of(p6, nowhere) != nil {
 		t.Error("a drain that was taken back is still there")
 	}
 }

@@ -75,4 +75,7 @@ type Wish struct {
 	// Severity ranks the wish; of two that want out, the worse may go first.
 	Severity int
 	Reason   edge.Reason
+	// Unfit says that the node stays, but that nobody should count on it who is
+	// better off: it drains, or cannot serve and may not leave.
+	Unfit bool
 }

@@ -14,9 +14,9 @@ func (w *world) schedule() {
 		b := w.boxes[at]
 		switch {
 		case i < w.sick:
-			w.fallSick(b, 200*time.Millisecond+w.upTo(w.spread), Wish{true, edge.SeveritySick, "sick"})
+			w.fallSick(b, 200*time.Millisecond+w.upTo(w.spread), Wish{Want: true, Severity: edge.SeveritySick, Reason: "sick"})
 		case i < w.sick+w.drains:
-			w.fallSick(b, 200*time.Millisecond+w.upTo(w.spread), Wish{true, edge.SeverityDrain, "drained"})
+			w.fallSick(b, 200*time.Millisecond+w.upTo(w.spread), Wish{Want: true, Severity: edge.SeverityDrain, Reason: "drained"})
 		}
 	}
 	for range w.cuts {

@@ -43,9 +43,12 @@ func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
 		return "it does not announce the prefix"
 	case now.Before(s.unsure):
 		return "its own withdrawal failed a moment ago, with an outcome that is not known"
-	case s.wish.Want && !staysBefore(s.wish.Severity, n.self, m):
-		if s.wish.Severity == edge.SeverityDrain {
+	case (s.wish.Want || s.wish.Unfit) && !staysBefore(s.wish.Severity, n.self, m):
+		switch {
+		case s.wish.Severity == edge.SeverityDrain:
 			return "it is draining"
+		case s.wish.Unfit:
+			return "it cannot serve itself"
 		}
 		return "it wants to leave too, and goes first"
 	}

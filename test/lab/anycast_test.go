@@ -25,6 +25,7 @@ const speakerConf = `
 log stderr all;
 router id %[1]s;
 protocol device {}
+%[9]s
 protocol static s4 { ipv4; route %[2]s blackhole; }
 protocol static s6 { ipv6; route %[3]s blackhole; }
 protocol bgp up {
@@ -51,7 +52,11 @@ func (s *speaker) speak(ctx context.Context, l *Lab, attributes string) error {
 	if plan.Key != "" {
 		key = fmt.Sprintf("password %q;", plan.Key)
 	}
-	text := fmt.Sprintf(speakerConf, plan.Addr4, Prefix4, Prefix6, plan.Gateway4, plan.PeerASN, key, attributes, plan.Addr6)
+	bfd := ""
+	if l.Topology.BFD {
+		bfd, key = `protocol bfd { interface "*" { interval 300 ms; multiplier 3; }; }`, key+"bfd on;"
+	}
+	text := fmt.Sprintf(speakerConf, plan.Addr4, Prefix4, Prefix6, plan.Gateway4, plan.PeerASN, key, attributes, plan.Addr6, bfd)
 	if err := os.WriteFile(s.box.path("speaker.conf"), []byte(text), 0o644); err != nil {
 		return err
 	}

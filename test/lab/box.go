@@ -36,7 +36,8 @@ type Box struct {
 	// Link is its uplink.
 	Link Link
 
-	dir string
+	dir  string
+	near *Host // its router
 
 	mu      sync.Mutex
 	daemons map[string]*Daemon
@@ -50,6 +51,7 @@ func (l *Lab) furnishBox(h *Host, p *boxPlan) error {
 	b := &Box{
 		Host: h, Site: p.Site, Router: p.Router, Addr4: p.Addr4.String(), Addr6: p.Addr6.String(),
 		Link: l.Links[h.name], dir: filepath.Join(l.dir, h.name), daemons: map[string]*Daemon{},
+		near: l.Routers[p.Router].Host,
 	}
 	l.Boxes[h.name] = b
 	for _, dir := range []string{b.dir, b.RunDir(), b.path("state"), b.path("bpf")} {

@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/catchment-dev/edge"
 )
@@ -25,6 +27,8 @@ type configData struct {
 	Certificates                []edge.Certificate
 	HostList                    string
 	GossipKey, RingSeed, BGPKey string
+	BFD                         bool
+	ProxyPace, VIPPace          string // keys of a probe, of a flow mapping
 }
 
 // regionData is one region of the configuration.
@@ -44,6 +48,11 @@ type upstreamData struct {
 	Addr4 netip.AddrPort
 }
 
+// pace is how often a probe runs, and how many bad runs in a row are a failure.
+func pace(every time.Duration, fall int) string {
+	return fmt.Sprintf("interval: %s, timeout: %s, rise: 2, fall: %d", every, every, fall)
+}
+
 // renderConfig makes the configuration of a box whose folder is dir.
 func renderConfig(t *Topology, p *plan, s *secrets, b *boxPlan, dir string) (string, error) {
 	d := configData{
@@ -51,6 +60,10 @@ func renderConfig(t *Topology, p *plan, s *secrets, b *boxPlan, dir string) (str
 		Management: ManagementPort, Gossip: gossipPort, Health: healthPort,
 		Prefix4: Prefix4, Prefix6: Prefix6, VIP4: VIP4, VIP6: VIP6, EchoVIP: EchoVIP, EchoPort: EchoPort, DownloadPort: DownloadPort,
 		HostList: strings.Join(HostNames, ", "), GossipKey: s.gossipKey(), RingSeed: s.ringSeed(), BGPKey: s.bgpKey(b.Name),
+		BFD: t.BFD, ProxyPace: pace(cmp.Or(t.ProbeEvery, time.Second), 3), VIPPace: pace(cmp.Or(t.ProbeEvery, time.Second), 3),
+	}
+	if t.ProbeEvery == 0 {
+		d.ProxyPace = pace(300*time.Millisecond, 2)
 	}
 	for _, site := range t.Sites {
 		d.Sites = append(d.Sites, site.Name)

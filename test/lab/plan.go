@@ -69,6 +69,7 @@ type routerPlan struct {
 	Boxes    []neighbor
 	Prefix4  netip.Prefix
 	Prefix6  netip.Prefix
+	BFD      bool           // with the boxes
 	Networks []netip.Prefix // of its own links, in the order they were planned
 }
 
@@ -107,7 +108,7 @@ func newPlan(t *Topology) *plan {
 	for i, r := range t.Routers {
 		p.routers[r.Name] = &routerPlan{
 			Name: r.Name, Kind: r.Kind, ASN: coreASN + i, ID: netip.AddrFrom4([4]byte{10, 254, 0, byte(i + 1)}),
-			Prefix4: Prefix4, Prefix6: Prefix6,
+			Prefix4: Prefix4, Prefix6: Prefix6, BFD: t.BFD,
 		}
 	}
 	for i, c := range t.Cores {

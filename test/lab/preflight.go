@@ -23,6 +23,7 @@ func Preflight() error {
 		needFile(filepath.Join(frrDir, "zebra"), "frr"),
 		needFile(filepath.Join(frrDir, "staticd"), "frr"),
 		needFile(filepath.Join(frrDir, "bgpd"), "frr"),
+		needFile(filepath.Join(frrDir, "bfdd"), "frr"),
 		needTUN(), needBPF(), needVeth(),
 	)
 }

@@ -79,13 +79,15 @@ func (r *Router) Await(ctx context.Context, prefix netip.Prefix, via ...string) 
 
 // RouteEvent is a change of a prefix in a router's kernel.
 type RouteEvent struct {
+	// At is when the watch was told, before it looked at the table.
 	At time.Time
 	// Deleted: the kernel removed a route, or one path of several, of the
 	// prefix. Otherwise it added or replaced one.
 	Deleted bool
 	// Left is how many next hosts the table had when the event was read, a
-	// moment after it happened.
+	// moment after it happened, Via their names, sorted.
 	Left int
+	Via  []string
 }
 
 // RouteWatch records what happens to one prefix on one router.
@@ -115,7 +117,7 @@ func (r *Router) Watch(prefix netip.Prefix) (*RouteWatch, error) {
 		return nil, fmt.Errorf("watch routes of %s: %w", r.name, err)
 	}
 	// Before Watch returns: what happens from then on must show.
-	go w.run(updates, w.left())
+	go w.run(updates, w.via())
 	return w, nil
 }
 
@@ -123,7 +125,7 @@ func (r *Router) Watch(prefix netip.Prefix) (*RouteWatch, error) {
 // IPv4 routes that go with their interface.
 const sampleEvery = 20 * time.Millisecond
 
-func (w *RouteWatch) run(updates <-chan netlink.RouteUpdate, left int) {
+func (w *RouteWatch) run(updates <-chan netlink.RouteUpdate, via []string) {
 	defer close(w.done)
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -134,24 +136,26 @@ func (w *RouteWatch) run(updates <-chan netlink.RouteUpdate, left int) {
 				return
 			}
 			if isPrefix(u.Dst, w.prefix) {
-				left = w.left()
-				w.record(RouteEvent{At: time.Now(), Deleted: u.Type == unix.RTM_DELROUTE, Left: left})
+				at := time.Now()
+				via = w.via()
+				w.record(RouteEvent{At: at, Deleted: u.Type == unix.RTM_DELROUTE, Left: len(via), Via: via})
 			}
 		case <-tick.C:
-			if now := w.left(); now != left {
-				w.record(RouteEvent{At: time.Now(), Deleted: now < left, Left: now})
-				left = now
+			at := time.Now()
+			if now := w.via(); len(now) != len(via) {
+				w.record(RouteEvent{At: at, Deleted: len(now) < len(via), Left: len(now), Via: now})
+				via = now
 			}
 		}
 	}
 }
 
-func (w *RouteWatch) left() int {
+func (w *RouteWatch) via() []string {
 	now, err := w.router.Route(w.prefix)
 	if err != nil {
 		w.fail(err)
 	}
-	return len(now.Via)
+	return now.Via
 }
 
 func (w *RouteWatch) record(e RouteEvent) {

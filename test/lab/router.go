@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"text/template"
@@ -21,7 +23,8 @@ var templates embed.FS
 // frrDir is where Debian's FRR has its daemons.
 const frrDir = "/usr/lib/frr"
 
-// Router is a host that runs BIRD, or zebra, staticd and bgpd of FRR.
+// Router is a host that runs BIRD, or zebra, staticd, bgpd and, if wanted, bfdd
+// of FRR.
 type Router struct {
 	*Host
 	plan *routerPlan
@@ -58,6 +61,9 @@ func newRouter(p *routerPlan, dir string) (*Router, error) {
 func (r *Router) daemons() []string {
 	if r.plan.Kind == BIRD {
 		return []string{"bird"}
+	}
+	if r.plan.BFD {
+		return []string{"zebra", "staticd", "bfdd", "bgpd"}
 	}
 	return []string{"zebra", "staticd", "bgpd"}
 }
@@ -136,7 +142,7 @@ func (r *Router) Start(ctx context.Context) error {
 // forget removes the sockets that killed FRR daemons left.
 func (r *Router) forget() error {
 	return r.Do(func() error {
-		for _, name := range []string{"zserv.api", "zebra.vty", "staticd.vty", "bgpd.vty"} {
+		for _, name := range []string{"zserv.api", "zebra.vty", "staticd.vty", "bgpd.vty", "bfdd.vty", "bfdd.sock"} {
 			if err := os.Remove("/run/frr/" + name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("remove old socket: %w", err)
 			}
@@ -202,4 +208,47 @@ func (r *Router) logs() []string {
 		files = append(files, r.file(d+".log"))
 	}
 	return files
+}
+
+// FlushRoutes removes what the router's daemons have put into its kernel, as a
+// reboot does; Kill leaves it there. While they run they put it back.
+func (r *Router) FlushRoutes() error {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		routes, err := r.nl.RouteList(nil, family)
+		if err != nil {
+			return fmt.Errorf("read routes of %s: %w", r.name, err)
+		}
+		for _, route := range routes {
+			// The kernel's own, and those of New, are made by kernel and boot.
+			if route.Protocol == unix.RTPROT_KERNEL || route.Protocol == unix.RTPROT_BOOT || route.Protocol == unix.RTPROT_UNSPEC {
+				continue
+			}
+			if err := r.nl.RouteDel(&route); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("remove route %s of %s: %w", route.Dst, r.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Holds asks the router's BGP, not its kernel, whether it has a path for the
+// prefix from a box.
+func (r *Router) Holds(ctx context.Context, prefix netip.Prefix, box string) (bool, error) {
+	i := slices.IndexFunc(r.plan.Boxes, func(n neighbor) bool { return n.Name == box })
+	if i < 0 {
+		return false, fmt.Errorf("ask %s for the path from %s: no such box at this router", r.name, box)
+	}
+	if r.plan.Kind == BIRD {
+		out, err := r.Ask(ctx, fmt.Sprintf("show route %s protocol 'box-%s'", prefix, box))
+		if strings.Contains(out, "Network not found") {
+			err = nil // birdc takes it for a failure
+		}
+		return strings.Contains(out, "box-"+box), err
+	}
+	family := "ipv4"
+	if prefix.Addr().Is6() {
+		family = "ipv6"
+	}
+	out, err := r.Ask(ctx, fmt.Sprintf("show bgp %s unicast %s", family, prefix))
+	return strings.Contains(out, fmt.Sprintf("from %s ", r.plan.Boxes[i].Peer)), err
 }

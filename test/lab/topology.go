@@ -36,6 +36,12 @@ type Topology struct {
 	// Shared is the router of the host "shared", whose origin every box probes
 	// as a hard dependency. Empty: no such host.
 	Shared string
+	// BFD has every box and its router watch their link, 300 ms times 3.
+	BFD bool
+	// ProbeEvery, 50 ms to 1 minute, is the interval of the probes of the proxy
+	// and of the VIPs; three bad runs in a row are a failure. 0: those of the
+	// template, quick for the process, 1 s for the VIPs.
+	ProbeEvery time.Duration
 	// Edit, if not nil, may change the configuration of a box before it is
 	// written.
 	Edit func(box, yaml string) string
@@ -180,6 +186,9 @@ func (t *Topology) check() error {
 	}
 	if t.Shared != "" {
 		c.at(sharedName, t.Shared)
+	}
+	if t.ProbeEvery != 0 && (t.ProbeEvery < 50*time.Millisecond || t.ProbeEvery > time.Minute) {
+		c.fail("probes every %s: not 50 ms to 1 minute", t.ProbeEvery)
 	}
 	return errors.Join(c.errs...)
 }

@@ -27,6 +27,7 @@ func TestTopologyMistakes(t *testing.T) {
 		"servers":     {func(t *Topology) { t.Servers = make([]ServerSpec, 50) }, []string{"servers: 50 are more than 49"}},
 		"to itself":   {func(t *Topology) { t.Cores[0].B = "r-a" }, []string{"core r-a--r-a"}},
 		"many sites":  {func(t *Topology) { t.Sites = make([]SiteSpec, 10) }, []string{"sites: 10 are more than 9"}},
+		"probes":      {func(t *Topology) { t.ProbeEvery = time.Millisecond }, []string{"probes every 1ms"}},
 		"device name": {func(t *Topology) { t.Clients[0].Name = "eth0" }, []string{"a name is"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +97,9 @@ func TestPlanHasNoAddressTwice(t *testing.T) {
 func TestConfigIsTaken(t *testing.T) {
 	bare := Default()
 	bare.Shared, bare.Regions = "", bare.Regions[:1]
-	for name, top := range map[string]Topology{"default": Default(), "bare": bare, "pair": Pair(FRR)} {
+	watched := Default()
+	watched.BFD, watched.ProbeEvery = true, 200*time.Millisecond
+	for name, top := range map[string]Topology{"default": Default(), "bare": bare, "pair": Pair(FRR), "watched": watched} {
 		p := newPlan(&top)
 		s, err := newSecrets(t.TempDir()+"/secrets", p)
 		if err != nil {
@@ -113,6 +116,15 @@ func TestConfigIsTaken(t *testing.T) {
 			}
 			if c.Self().Site != edge.SiteID(b.Site) || len(c.Fleet.Nodes) != len(p.boxes) || len(c.Fleet.Regions) != len(top.Regions) {
 				t.Errorf("%s, %s: got %+v", name, b.Name, c.Self())
+			}
+			if got := c.Local.Speaker.Peers[0].BFD != nil; got != top.BFD {
+				t.Errorf("%s, %s: BFD %t, want %t", name, b.Name, got, top.BFD)
+			}
+			for _, probe := range c.Fleet.Health.Probes {
+				paced := probe.Kind == edge.ProbeProcess || probe.Kind == edge.ProbeVIP
+				if paced && top.ProbeEvery > 0 && (probe.Interval != top.ProbeEvery || probe.Fall != 3) {
+					t.Errorf("%s, %s: probe %s runs every %s, falls after %d", name, b.Name, probe.ID, probe.Interval, probe.Fall)
+				}
 			}
 		}
 	}

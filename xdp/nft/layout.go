@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/google/nftables"
@@ -47,6 +48,8 @@ type rule struct {
 	exprs    []expr.Any
 }
 
+func (r rule) same(o rule) bool { return reflect.DeepEqual(r, o) }
+
 func newRule(comment string, exprs ...[]expr.Any) rule {
 	return rule{userdata.AppendString(nil, userdata.TypeComment, comment), slices.Concat(exprs...)}
 }
@@ -56,6 +59,7 @@ type family struct {
 	suffix           string // of the names of its sets
 	nfproto          byte
 	source, dest     uint32 // offsets in the IP header
+	ttl              uint32 // likewise; of IPv6 the hop limit
 	length           uint32 // of an address
 	addr             nftables.SetDatatype
 	registerPastAddr uint32 // where a key goes on, when the address is in register 1
@@ -65,8 +69,8 @@ type family struct {
 // bounds of 16 bytes 1 to 4: so 9 is what follows 4 bytes in 1.
 func families() [2]family {
 	return [2]family{
-		{"4", unix.NFPROTO_IPV4, 12, 16, 4, nftables.TypeIPAddr, unix.NFT_REG32_00 + 1},
-		{"6", unix.NFPROTO_IPV6, 8, 24, 16, nftables.TypeIP6Addr, unix.NFT_REG_2},
+		{"4", unix.NFPROTO_IPV4, 12, 16, 8, 4, nftables.TypeIPAddr, unix.NFT_REG32_00 + 1},
+		{"6", unix.NFPROTO_IPV6, 8, 24, 7, 16, nftables.TypeIP6Addr, unix.NFT_REG_2},
 	}
 }
 
@@ -76,13 +80,16 @@ func newChain(name string, hook *nftables.ChainHook) chain {
 	return chain{name: name, kind: nftables.ChainTypeFilter, hook: *hook, prio: *nftables.ChainPriorityRaw, policy: nftables.ChainPolicyAccept}
 }
 
-// newLayout lays out the table of r. A nil untrack leaves the rules out that end
-// tracking.
-func newLayout(r Rules, untrack expr.Any) layout {
+// newLayout lays out the table of r and guards. A nil untrack leaves the rules out
+// that end tracking.
+func newLayout(r Rules, guards []Guard, untrack expr.Any) layout {
 	var l layout
 	// Before connection tracking (-200). What comes out of a tunnel comes up the
 	// uplink like any packet: the forwarder decapsulates before the stack.
 	in, out := newChain("prerouting", nftables.ChainHookPrerouting), newChain("output", nftables.ChainHookOutput)
+	for _, f := range families() {
+		in.rules = append(in.rules, f.guards(guards)...)
+	}
 	for _, f := range families() {
 		vips := f.vips(r)
 		if len(vips.elements) == 0 {

@@ -1,6 +1,7 @@
 // Package nft keeps the packet filter rules of a box that serves VIPs itself:
 // their traffic bypasses connection tracking, and the MSS of their TCP
-// connections is lowered to what fits into the tunnel between two boxes.
+// connections is lowered to what fits into the tunnel between two boxes. It also
+// keeps BGP packets off that come from further away than they should.
 //
 // It owns one table, "inet catchment", and replaces it as a whole. It never
 // touches another table, loads no kernel module itself, keeps no state and
@@ -38,7 +39,7 @@ type Service struct {
 // port and protocol get the lowest MSS of them.
 type Rules []Service
 
-// Apply makes the kernel hold exactly the rules of r, in the network namespace of
+// Apply makes the kernel hold exactly the rules of r and the guards, in the network namespace of
 // the calling thread. No rules are no table. If the kernel holds them already,
 // nothing is written; a table that somebody else has changed is put right. The
 // change is one transaction: a packet meets the rules of before or those of r.
@@ -46,7 +47,7 @@ type Rules []Service
 // It needs CAP_NET_ADMIN, and an error says what the kernel lacks. Without
 // nft_ct the MSS is set all the same. It may be called concurrently, but of two
 // calls with different rules either one may be the last.
-func Apply(r Rules) error { return apply(r, &expr.Notrack{}) }
+func Apply(r Rules, guards ...Guard) error { return apply(r, guards, &expr.Notrack{}) }
 
 // Remove takes the table away. It is no error if there is none.
 func Remove() error {
@@ -71,15 +72,15 @@ var (
 )
 
 // apply is Apply with the expression that ends the tracking of a packet.
-func apply(r Rules, untrack expr.Any) error {
-	if len(r) == 0 {
+func apply(r Rules, guards []Guard, untrack expr.Any) error {
+	if len(r) == 0 && len(guards) == 0 {
 		return Remove()
 	}
 	have, err := tableNow()
 	if err != nil {
 		return err
 	}
-	if want := newLayout(r, untrack); !want.equal(have) {
+	if want := newLayout(r, guards, untrack); !want.equal(have) {
 		err = want.write()
 	}
 	if !errors.Is(err, syscall.ENOENT) {
@@ -87,7 +88,7 @@ func apply(r Rules, untrack expr.Any) error {
 	}
 	// The batch names nothing that it does not make itself: what does not exist
 	// is a kind of chain or of expression.
-	if want := newLayout(r, nil); !want.equal(have) {
+	if want := newLayout(r, guards, nil); !want.equal(have) {
 		err = want.write()
 		if errors.Is(err, syscall.ENOENT) {
 			err = errNoInet
@@ -96,7 +97,7 @@ func apply(r Rules, untrack expr.Any) error {
 			return wrap(err)
 		}
 	}
-	if !tracks() {
+	if len(r) == 0 || !tracks() {
 		return nil
 	}
 	return wrap(errNoNotrack)

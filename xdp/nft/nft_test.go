@@ -147,14 +147,14 @@ func TestRepair(t *testing.T) {
 func TestWithoutNotrack(t *testing.T) {
 	newPair(t)
 	missing := &expr.Objref{Type: 1, Name: "missing"}
-	if err := apply(some(), missing); !errors.Is(err, errNoNotrack) || !strings.Contains(err.Error(), "CONFIG_NFT_CT") {
+	if err := apply(some(), nil, missing); !errors.Is(err, errNoNotrack) || !strings.Contains(err.Error(), "CONFIG_NFT_CT") {
 		t.Errorf("err = %v, want %v", err, errNoNotrack)
 	}
 	applied := handles(t)
 	if !strings.Contains(applied, "size set 1412") || strings.Contains(applied, "notrack") {
 		t.Errorf("want the MSS and no more:\n%s", applied)
 	}
-	if err := apply(some(), missing); !errors.Is(err, errNoNotrack) {
+	if err := apply(some(), nil, missing); !errors.Is(err, errNoNotrack) {
 		t.Errorf("err = %v, want %v", err, errNoNotrack)
 	}
 	if got := handles(t); got != applied {

@@ -25,20 +25,36 @@ type Source interface {
 	Status() edge.SystemStatus
 }
 
-//go:embed page.html page.css page.js
+// Past is what has happened: health.Ring. Since returns the events with the
+// number since and higher that are still kept, oldest first, and the number to
+// ask for next time; of a number that was never given out it returns them all.
+// It must not wait, and is called by several goroutines at once.
+type Past interface {
+	Since(since uint64) (list []edge.Event, next uint64)
+}
+
+//go:embed page.html page.css *.js
 var assets embed.FS
 
+// scripts are the modules of the page; page.js imports the others.
+func scripts() []string {
+	return []string{"page.js", "base.js", "fleet.js", "history.js", "panels.js", "peers.js"}
+}
+
 // Handler serves the page on /, the status as JSON on /v1/status and as
-// server-sent events on /v1/events. Everything else is not found; methods other
-// than GET and HEAD are not allowed.
-func Handler(src Source) http.Handler {
-	f := &feed{src: src}
+// server-sent events on /v1/events, and the past on /v1/history. Everything else
+// is not found; methods other than GET and HEAD are not allowed.
+func Handler(src Source, past Past) http.Handler {
+	f := &feed{src: src, past: past}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", asset("page.html", "text/html"))
 	mux.HandleFunc("GET /page.css", asset("page.css", "text/css"))
-	mux.HandleFunc("GET /page.js", asset("page.js", "text/javascript"))
+	for _, name := range scripts() {
+		mux.HandleFunc("GET /"+name, asset(name, "text/javascript"))
+	}
 	mux.HandleFunc("GET /v1/status", f.serveStatus)
 	mux.HandleFunc("GET /v1/events", f.serveEvents)
+	mux.HandleFunc("GET /v1/history", f.serveHistory)
 	return guarded(mux)
 }
 

@@ -27,7 +27,7 @@ func ask(t *testing.T, method, target, host string, header ...string) *http.Resp
 		r.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
-	Handler(&source{status: sample()}).ServeHTTP(w, r)
+	Handler(&source{status: sample()}, samplePast()).ServeHTTP(w, r)
 	return w.Result()
 }
 
@@ -42,7 +42,10 @@ func TestRoutes(t *testing.T) {
 		{"HEAD", "/", 200, "text/html; charset=utf-8"},
 		{"GET", "/page.css", 200, "text/css; charset=utf-8"},
 		{"GET", "/page.js", 200, "text/javascript; charset=utf-8"},
+		{"GET", "/base.js", 200, "text/javascript; charset=utf-8"},
 		{"GET", "/v1/status", 200, "application/json"},
+		{"GET", "/v1/history", 200, "application/json"},
+		{"HEAD", "/v1/history?since=3", 200, "application/json"},
 		{"HEAD", "/v1/status", 200, "application/json"},
 		{"HEAD", "/v1/events", 200, "text/event-stream"},
 		{"GET", "/favicon.ico", 404, ""},
@@ -54,6 +57,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/", 405, ""},
 		{"PUT", "/v1/status", 405, ""},
 		{"DELETE", "/v1/events", 405, ""},
+		{"POST", "/v1/history", 405, ""},
 		{"OPTIONS", "/v1/status", 405, ""},
 	} {
 		resp := ask(t, c.method, c.path, "127.0.0.1:8080")
@@ -106,7 +110,7 @@ func TestStatusIsWhole(t *testing.T) {
 	if err := json.Unmarshal(b, &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Node != "ams1" || len(got.Decisions) != 3 || len(got.Probes) != 5 || got.Guard.Asking[prefix4].Needed != 2 {
+	if got.Node != "ams1" || len(got.Decisions) != 4 || len(got.Probes) != 6 || got.Guard.Asking[prefix4].Needed != 2 {
 		t.Errorf("status: %+v", got)
 	}
 }
@@ -117,7 +121,7 @@ func TestAssetsStandAlone(t *testing.T) {
 	t.Parallel()
 	banned := regexp.MustCompile(`(?i)https?://|//cdn|@import|<style|\sstyle=|\son[a-z]+=|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(`)
 	inline := regexp.MustCompile(`(?s)<script[^>]*>[^<]`)
-	for _, name := range []string{"page.html", "page.css", "page.js"} {
+	for _, name := range append(scripts(), "page.html", "page.css") {
 		b, err := assets.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/catchment-dev/edge"
 )
 
 // The rhythm and the bounds of the events.
@@ -28,6 +30,9 @@ const (
 	patience = 2 * time.Second
 	// writeTimeout ends a client that does not read.
 	writeTimeout = 5 * time.Second
+	// retry is when a client that has lost its stream comes back: soon, since edged
+	// restarts in a second or two. The browser's own pause is three.
+	retry = time.Second
 	// maxClients is how many event streams there are at once.
 	maxClients = 64
 )
@@ -41,11 +46,15 @@ type snapshot struct {
 	json []byte
 	// facts is json without the time of the status: equal facts are no news.
 	facts []byte
+	// past is how many events there had been.
+	past uint64
 }
 
 // feed asks the source, for all clients together.
 type feed struct {
-	src Source
+	src  Source
+	past Past
+	seen uint64 // how many events there have been: of the question in flight
 
 	mu      sync.Mutex
 	last    *snapshot
@@ -85,18 +94,20 @@ func (f *feed) get(ctx context.Context) (*snapshot, error) {
 }
 
 func (f *feed) ask(done chan struct{}) {
-	s, err := encode(f.src)
+	s, err := encode(f.src.Status())
+	// Since the number before, so as not to be handed the whole past each time.
+	_, f.seen = f.past.Since(f.seen)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil { // else the last good status goes on, ageing
+		s.past = f.seen
 		f.last = s
 	}
 	f.asking = nil
 	close(done)
 }
 
-func encode(src Source) (*snapshot, error) {
-	st := src.Status()
+func encode(st edge.SystemStatus) (*snapshot, error) {
 	now := time.Now()
 	whole, err := json.Marshal(st)
 	if err != nil {
@@ -150,6 +161,7 @@ func (f *feed) serveEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.leave()
+	_, _ = fmt.Fprintf(w, "retry: %d\n", retry.Milliseconds()) // goes out with the first event
 	s := stream{out: w, control: http.NewResponseController(w)}
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
@@ -170,6 +182,9 @@ func (f *feed) serveEvents(w http.ResponseWriter, r *http.Request) {
 }
 
 // stream is what one client has been sent.
+//
+// The id of an event is how many events of the past there have been, for a client
+// that wants to know whether to ask for more of them.
 type stream struct {
 	out     http.ResponseWriter
 	control *http.ResponseController
@@ -189,10 +204,10 @@ func (s *stream) send(snap *snapshot) bool {
 	case snap == s.last:
 		return true
 	case !bytes.Equal(snap.facts, s.facts) || now.Sub(s.whole) >= refresh:
-		event = fmt.Sprintf("event: status\ndata: %s\n\n", snap.json)
+		event = fmt.Sprintf("event: status\nid: %d\ndata: %s\n\n", snap.past, snap.json)
 		s.facts, s.whole = snap.facts, now
-	case now.Sub(s.any) >= quiet:
-		event = fmt.Sprintf("event: same\ndata: {\"time\":%q}\n\n", snap.time.Format(time.RFC3339Nano))
+	case snap.past != s.last.past || now.Sub(s.any) >= quiet:
+		event = fmt.Sprintf("event: same\nid: %d\ndata: {\"time\":%q}\n\n", snap.past, snap.time.Format(time.RFC3339Nano))
 	default:
 		return true
 	}

@@ -43,8 +43,13 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 // serve runs a real HTTP server over pipes until the test ends.
 func serve(t *testing.T, src Source) *pipes {
 	t.Helper()
+	return serveWith(t, src, samplePast())
+}
+
+func serveWith(t *testing.T, src Source, past Past) *pipes {
+	t.Helper()
 	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-	srv := &http.Server{Handler: Handler(src)}
+	srv := &http.Server{Handler: Handler(src, past)}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(p) }()
 	t.Cleanup(func() {
@@ -74,8 +79,8 @@ func (p *pipes) get(t *testing.T, path string) (*http.Response, net.Conn) {
 
 // event is one that arrived, with its time.
 type event struct {
-	kind, data string
-	at         time.Time
+	kind, id, data string
+	at             time.Time
 }
 
 // watch opens an event stream and returns what arrives on it.
@@ -99,6 +104,8 @@ func (p *pipes) watch(t *testing.T) <-chan event {
 				e = event{}
 			case strings.HasPrefix(line, "event: "):
 				e.kind = line[7:]
+			case strings.HasPrefix(line, "id: "):
+				e.id = line[4:]
 			case strings.HasPrefix(line, "data: "):
 				e.data = line[6:]
 			}
@@ -288,7 +295,7 @@ func TestEndsWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		srv := &http.Server{Handler: Handler(&source{status: sample()}), BaseContext: func(net.Listener) context.Context { return ctx }}
+		srv := &http.Server{Handler: Handler(&source{status: sample()}, samplePast()), BaseContext: func(net.Listener) context.Context { return ctx }}
 		go srv.Serve(p)
 		events := p.watch(t)
 		time.Sleep(time.Second)

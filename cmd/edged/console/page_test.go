@@ -4,13 +4,16 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/health"
 )
 
 // -shots DIR makes TestPage write pictures of the page.
@@ -19,8 +22,9 @@ var shots = flag.String("shots", "", "folder for pictures of the page")
 // TestPage serves a status to a real browser and reads what it shows; then
 // changes it, stops it, and takes the server away.
 func TestPage(t *testing.T) {
-	src := &source{status: sample()}
-	srv := httptest.NewServer(Handler(src)) // on 127.0.0.1
+	t.Parallel()
+	src, before := &source{status: sample()}, &past{ring: samplePast()}
+	srv := httptest.NewServer(Handler(src, before)) // on 127.0.0.1
 	t.Cleanup(srv.Close)
 	b := openBrowser(t)
 	b.view(1280, 900, "light")
@@ -28,20 +32,31 @@ func TestPage(t *testing.T) {
 	b.wait(`document.title.includes("ams1")`)
 	b.wait(`document.getElementById("link")?.textContent === "live"`)
 	for selector, wants := range map[string][]string{
-		"#where":     {"ams1 at ams"},
-		"#facts":     {"v0.1.0", "generation\n7", "3fa93fa93f"},
-		"#fleet":     {"198.51.100.0/24", "1 announcing · 2 degraded · 1 withdrawn · 2 unknown", "1 more may leave", "floor 2, 3 sites on the air", "never heard", "last-resort", "floor 1"},
-		"#alarms":    {"1 of 2 sites have promised to stay", "BGP peer rr2 is active"},
-		"#prefixes":  {"last-resort", "web-vip is down: answered 503, expected 200", "1 of 2", "unknown: dns is unknown: probe could not run"},
-		"#peers":     {"established", "active", "connect 192.0.2.2:179: connection refused", "198.51.100.0/24 (prepend 2, med 100, 65535:0)", "AS4200000001"},
-		"#n-peers":   {"lease", "left"},
-		"#guard":     {"fra1", "alive, silent", "not heard", "none yet", "refused", "1 of 2 promised: fra", "promised lon1 to stay", "bad signature", "last said announcing"},
-		"#probes":    {"regions", "1 good since", "answered 503, expected 200", "could not run", "2.1 ms"},
-		"#regions":   {"3 of 3 up", "0 of 2 up", "900 / 1", "8.3 ms", "not measured"},
-		"#services":  {"web", "tcp 198.51.100.10:443", "2001:db8:1::77 all ports and protocols", "not in the ring", "no backend"},
+		"#where":  {"ams1 at ams"},
+		"#facts":  {"v0.1.0", "generation 7", "3fa93fa93f"},
+		"#fleet":  {"198.51.100.0/24", "1 announcing · 2 degraded · 1 withdrawn · 2 unknown", "1 more may leave", "floor 2, 3 sites on the air", "never heard", "last-resort", "floor 1", "draining"},
+		"#alarms": {"1 of 2 sites have promised to stay", "BGP peer rr2 is active"},
+		"#prefixes": {"last-resort", "web-vip is down: answered 503, expected 200", "1 of 3", "unknown: dns is unknown: probe could not run", "draining", "full",
+			"service web, since 12 min, for 48 min more: new certificates", "the whole node, since 3 min, while the file says so: line card (by file)",
+			"traffic of all prefixes goes to fra, lon for 58 min: ams is full, by fra1 (at the other sites: prepend 2, med 50)"},
+		"#n-prefixes": {"3 orders"},
+		"#peers": {"established", "active", "connect 192.0.2.2:179: connection refused", "198.51.100.0/24 (prepend 2, med 100, local-pref 50, 65535:0 4200000001:7:9)", "AS4200000001",
+			"up for 26 h, detects in 900 ms, 1 flap", "down, not up yet", "admin-down", "last trouble 26 h ago: hold timer expired", "BFD: control detection time expired",
+			"not sent 198.51.100.0/24, 203.0.113.0/24: the router does not speak ipv4", "over its limit it has sent 1\u202f200 prefixes"},
+		"#n-peers":  {"lease", "left"},
+		"#guard":    {"fra1", "alive, silent", "not heard", "none yet", "refused", "1 of 2 promised: fra", "promised lon1 to stay", "bad signature", "last said announcing"},
+		"#probes":   {"regions", "1 good since", "answered 503, expected 200", "could not run", "2.1 ms", "full", "2 otherwise since"},
+		"#n-probes": {"2 up · 1 full · 2 down · 1 unknown"},
+		"#regions":  {"3 of 3 up", "0 of 2 up", "900 / 1", "8.3 ms", "not measured"},
+		"#services": {"web", "tcp 198.51.100.10:443", "2001:db8:1::77 all ports and protocols", "not in the ring", "no backend"},
+		"#world": {"RPKI 192.0.2.5:3323 412\u202f345 VRPs, updated 3 min ago", "trouble 192.0.2.4:3323: connection refused", "invalid-length", "allows up to /23", "valid",
+			"not-found", "unknown", "Watch https://ris-live.example/v1/stream 81 routes seen", "unexpected-origin", "more-specific", "198.51.100.128/25", "leak", "missing", "AS666 originates it"},
+		"#n-world":   {"4 things are not as they should be"},
+		"#history":   {"regions", "down → ", "established → ", "round 114", "announced → ", "draining"},
+		"#n-history": {"120 since edged started"},
 		"#forwarder": {"truncated packet", "tx", "add up to received"},
 	} {
-		seen := strings.ReplaceAll(b.text(selector), "\u00a0", " ")
+		seen := squeeze(b.text(selector))
 		for _, want := range wants {
 			if !strings.Contains(seen, want) {
 				t.Errorf("%s does not show %q:\n%s", selector, want, seen)
@@ -51,6 +66,7 @@ func TestPage(t *testing.T) {
 	if got := b.eval(`document.title`); got != "2 alarms · ams1 · Catchment" {
 		t.Errorf("title %q", got)
 	}
+	checkDetails(t, b)
 	checkLook(t, b)
 	b.shoot("1280-light")
 
@@ -73,10 +89,88 @@ func TestPage(t *testing.T) {
 	src.change(func(*edge.SystemStatus) { src.frozen = false })
 	b.wait(`document.getElementById("stale").hidden && document.getElementById("link").textContent === "live"`)
 
+	before.ring.Add(edge.Event{Time: time.Now(), Kind: "probe", Subject: "dns", From: "up", To: "unknown"})
+	b.wait(rows + `.startsWith("probe dns up → ?unknown|probe dns up → ?unknown|prefix")`)
 	srv.CloseClientConnections()
 	srv.Listener.Close()
 	b.wait(`document.getElementById("stale").innerText.includes("edged does not answer")`)
 	b.wait(`document.getElementById("link").textContent === "disconnected"`)
+	checkRestart(t, b, srv.Listener.Addr().String())
+}
+
+// rows are the texts of the upper rows of the history, without their times.
+const rows = `[...document.querySelectorAll("#history tbody tr")].slice(0, 4).map((r) => [...r.children].slice(1).map((c) => c.textContent).join(" ").trim()).join("|")`
+
+// checkRestart starts another edged at the address of the one that has gone, and
+// then another one in its place, which has had more changes. What the page knew
+// stays to be read, and nothing is shown twice or left out.
+func checkRestart(t *testing.T, b *browser, addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, now := &source{status: sample()}, &past{ring: numbered(0)}
+	src.status.Started = time.Now()
+	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: Handler(src, now)}}
+	srv.Start()
+	t.Cleanup(func() { // before the browser's end: its stream would hold Close
+		srv.Listener.Close()
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	add := func(evidence string) {
+		now.ring.Add(edge.Event{Time: time.Now(), Kind: "probe", Subject: "web", From: "down", To: "up", Evidence: evidence})
+	}
+	b.wait(`document.getElementById("link").textContent === "live"`)
+	b.wait(rows + `.startsWith("edged ams1 started|probe dns up → ?unknown|probe dns")`)
+	add("a")
+	b.wait(rows + `.startsWith("probe web down → ●up a|edged ams1 started|probe dns up → ?unknown|")`)
+	add("b")
+	b.wait(rows + ` === "probe web down → ●up b|probe web down → ●up a|edged ams1 started|probe dns up → ?unknown"`)
+
+	src.change(func(s *edge.SystemStatus) {
+		s.Started = time.Now()
+		now.replace(numbered(0))
+		for _, evidence := range []string{"1", "2", "3"} {
+			add(evidence)
+		}
+	})
+	b.wait(rows + ` === "probe web down → ●up 3|probe web down → ●up 2|probe web down → ●up 1|edged ams1 started"`)
+	if got := b.eval(`[...document.querySelectorAll("#history tbody tr")].filter((r) => r.textContent.includes("edged")).length + " " + document.querySelectorAll("#history tbody tr").length`); got != "2 100" {
+		t.Errorf("starts and rows of the history: %s", got)
+	}
+}
+
+// checkDetails opens those of one peer: they stay open, and keep the focus, while
+// the page goes on.
+func checkDetails(t *testing.T, b *browser) {
+	t.Helper()
+	if got := b.text("#peers"); strings.Contains(got, "10.255.0.1") {
+		t.Errorf("details are shown that nobody has opened: %s", got)
+	}
+	b.eval(`document.querySelector("[data-peer=rr1] summary").click()`)
+	b.wait(`document.getElementById("peers").innerText.includes("10.255.0.1")`)
+	seen := squeeze(b.text("[data-peer=rr1]"))
+	for _, want := range []string{
+		"from 192.0.2.10:43121", "hold 9 s", "keepalive 3 s", "families ipv4, ipv6", "default route the peer sends one", "updates 12 sent, 4 received",
+		"withdrawn 1 prefix", "malformed from it 2", "BFD up, the other end up",
+		"198.51.100.0/24 via 192.0.2.10: prepend 2, med 100, local-pref 50, 65535:0 4200000001:7:9", "2001:db8:1::/48 via 2001:db8:ffff::10: as it is",
+	} {
+		if !strings.Contains(seen, want) {
+			t.Errorf("the details do not show %q:\n%s", want, seen)
+		}
+	}
+	b.eval(`globalThis.summary = document.querySelector("[data-peer=rr1] summary"), summary.focus(), globalThis.then = document.getElementById("facts").innerText, 0`)
+	b.wait(`document.getElementById("facts").innerText !== then`) // the page has been made anew
+	if got := b.eval(`summary.isConnected && document.activeElement === summary && summary.parentElement.open`); got != "true" {
+		t.Error("the details close, or lose the focus, when the page goes on")
+	}
+}
+
+// squeeze makes all white space one blank, but for the narrow one in numbers.
+func squeeze(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r != '\u202f' && unicode.IsSpace(r) }), " ")
 }
 
 // checkLook holds what can be measured of the looks at several sizes: nothing
@@ -123,6 +217,7 @@ const lowContrast = `(() => {
 // TestHostile puts markup wherever a text can come from outside: none of it may
 // become markup.
 func TestHostile(t *testing.T) {
+	t.Parallel()
 	const evil = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
 	st := sample()
 	st.Alarms[0] = evil
@@ -135,14 +230,27 @@ func TestHostile(t *testing.T) {
 	st.Proxy.Load.Regions[0].Region, st.Proxy.Load.Regions[1].LastErr = evil, evil
 	st.Services[0].ID, st.Services[0].Backends[0].Reason = evil, evil
 	st.Forwarder.Verdicts[0].Reason = evil
-	st.Drains = []edge.Drain{{Reason: evil, Since: time.Now()}}
-	srv := httptest.NewServer(Handler(&source{status: st}))
+	st.Drains = []edge.Drain{{Service: evil, Reason: evil, Since: time.Now()}}
+	st.Prefers = []edge.Preference{{Sites: []edge.SiteID{evil}, Reason: evil, By: evil, Until: time.Now().Add(time.Hour)}}
+	p := &st.Speaker.Peers[0]
+	p.LastErr, p.BFD.State, p.BFD.Diag, p.BFD.Remote = evil, evil, evil, evil
+	p.NotSent, p.Families = []edge.NotSent{{Net: prefix4, Reason: evil}}, []edge.Family{evil}
+	st.Speaker.Origins[0].Validity, st.Speaker.Origins[1].Evidence = evil, evil
+	st.Speaker.Sightings[0].Kind, st.Speaker.Sightings[1].Evidence = evil, evil
+	st.Speaker.RPKI.Source, st.Speaker.Watch.Source, st.Speaker.Watch.LastErr = evil, evil, evil
+	events := &health.Ring{}
+	events.Add(edge.Event{Time: time.Now(), Kind: evil, Subject: evil, From: evil, To: evil, Evidence: evil})
+	srv := httptest.NewServer(Handler(&source{status: st}, events))
 	t.Cleanup(srv.Close)
 	b := openBrowser(t)
 	b.view(1280, 900, "light")
 	b.open(srv.URL)
 	b.wait(`document.getElementById("alarms")?.innerText.includes("onerror")`)
-	b.wait(`document.getElementById("services").innerText.includes("onerror")`)
+	b.eval(`document.querySelectorAll("summary").forEach((s) => s.click())`)
+	b.wait(`document.querySelector("details dl")?.innerText.includes("onerror")`)
+	for _, id := range []string{"services", "prefixes", "peers", "world", "history"} {
+		b.wait(fmt.Sprintf(`document.getElementById(%q).innerText.includes("onerror")`, id))
+	}
 	if n := b.eval(`document.querySelectorAll("img, main script").length`); n != "0" {
 		t.Errorf("%s elements were made of data", n)
 	}
@@ -153,28 +261,50 @@ func TestHostile(t *testing.T) {
 
 // TestEmpty: a node that knows nothing yet, with every list null.
 func TestEmpty(t *testing.T) {
-	srv := httptest.NewServer(Handler(&source{status: edge.SystemStatus{Node: "new", Site: "lab"}}))
+	t.Parallel()
+	srv := httptest.NewServer(Handler(&source{status: edge.SystemStatus{Node: "new", Site: "lab"}}, &health.Ring{}))
 	t.Cleanup(srv.Close)
 	b := openBrowser(t)
 	b.open(srv.URL)
 	b.wait(`document.getElementById("forwarder")?.innerText.includes("not attached")`)
 	for selector, want := range map[string]string{
-		"#fleet": "No prefix", "#alarms": "No alarms", "#prefixes": "No prefix", "#peers": "No BGP peer", "#guard": "No other node",
+		"#fleet": "No prefix", "#alarms": "No alarms", "#prefixes": "No prefix", "#peers": "Unknown: edgebgp has not answered", "#history": "No change is known", "#guard": "No other node",
 		"#probes": "No probe", "#regions": "No region", "#services": "No service", "#n-regions": "edgeproxy has not answered",
 	} {
 		if got := b.text(selector); !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", selector, got, want)
 		}
 	}
+	if got := b.eval(`document.getElementById("world").parentElement.hidden`); got != "true" {
+		t.Error("a world is shown that nobody has looked at")
+	}
 	if n := b.eval(`document.querySelectorAll(".ok").length`); n != "0" {
 		t.Errorf("%s things are painted as well, of a node that knows nothing", n)
 	}
 }
 
+// TestSilentSpeaker: what edgebgp said before it fell silent is not painted as if
+// it were known.
+func TestSilentSpeaker(t *testing.T) {
+	t.Parallel()
+	src := &source{status: sample()}
+	src.status.SpeakerErr = "connect: no such file"
+	srv := httptest.NewServer(Handler(src, samplePast()))
+	t.Cleanup(srv.Close)
+	b := openBrowser(t)
+	b.open(srv.URL)
+	b.wait(`document.getElementById("n-peers")?.innerText.includes("edgebgp does not answer: this is what it said last")`)
+	b.wait(`document.getElementById("peers").innerText.includes("established")`)
+	if n := b.eval(`document.querySelectorAll("#peers .ok").length`); n != "0" {
+		t.Errorf("%s things of the peers are painted as well", n)
+	}
+}
+
 // TestHeadroom shows the floor of each prefix and how many more may leave.
 func TestHeadroom(t *testing.T) {
+	t.Parallel()
 	st := sample()
-	for i, floor := range []int{3, 1, 3} { // 3, 3 and 1 sites are on the air
+	for i, floor := range []int{3, 1, 3, 1} { // 3, 3, 1 and 1 sites are on the air
 		st.Conditions[i].MinSites = floor
 	}
 	b, err := json.Marshal(st)
@@ -182,7 +312,7 @@ func TestHeadroom(t *testing.T) {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", Handler(&source{status: sample()}))
+	mux.Handle("/", Handler(&source{status: sample()}, samplePast()))
 	mux.HandleFunc("/v1/events", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprintf(w, "event: status\ndata: %s\n\n", b)
@@ -191,8 +321,8 @@ func TestHeadroom(t *testing.T) {
 	t.Cleanup(srv.Close)
 	br := openBrowser(t)
 	br.open(srv.URL)
-	br.wait(`document.querySelectorAll(".room").length === 3`)
-	want := "none may leave, floor 3, 3 sites on the air|2 more may leave, floor 1, 3 sites on the air|2 below the floor, floor 3, 1 site on the air"
+	br.wait(`document.querySelectorAll(".room").length === 4`)
+	want := "none may leave, floor 3, 3 sites on the air|2 more may leave, floor 1, 3 sites on the air|2 below the floor, floor 3, 1 site on the air|none may leave, floor 1, 1 site on the air"
 	if got := br.eval(`[...document.querySelectorAll(".room")].map((e) => [...e.children].map((c) => c.textContent).join(", ")).join("|")`); got != want {
 		t.Errorf("head-room: %s", got)
 	}

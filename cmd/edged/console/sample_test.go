@@ -11,9 +11,12 @@ import (
 )
 
 var (
+	host4   = netip.MustParseAddr("192.0.2.10")
+	host6   = netip.MustParseAddr("2001:db8:ffff::10")
 	prefix4 = netip.MustParsePrefix("198.51.100.0/24")
 	prefix6 = netip.MustParsePrefix("2001:db8:1::/48")
 	cover   = netip.MustParsePrefix("203.0.113.0/24")
+	leaving = netip.MustParsePrefix("192.0.2.128/25")
 )
 
 // source is a status that the test changes. Its time moves by itself, as the
@@ -69,10 +72,6 @@ func other(node, site string, age time.Duration, says []edge.Claim) edge.MemberS
 func sample() edge.SystemStatus {
 	now := time.Now()
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	held := []edge.HeldPrefix{
-		{Net: prefix4, Attributes: edge.Attributes{Prepend: 2, MED: 100, Communities: []edge.Community{edge.GracefulShutdown}}},
-		{Net: prefix6}, {Net: cover},
-	}
 	return edge.SystemStatus{
 		Node: "ams1", Site: "ams", Version: "v0.1.0", Time: now, Started: ago(26 * time.Hour), Generation: 7, ConfigHash: strings.Repeat("3fa9", 16),
 		Alarms: []string{
@@ -84,26 +83,33 @@ func sample() edge.SystemStatus {
 				Reason: "serving → web-vip is down: answered 503, expected 200; may not withdraw: 1 of 2 sites have promised to stay"},
 			{Prefix: prefix6, Rung: edge.Announced, Since: ago(26 * time.Hour)},
 			{Prefix: cover, Rung: edge.Degraded, Since: ago(12 * time.Minute), Reason: "regions is down: 1 of 3 regions can be reached, at least 2 are needed"},
+			{Prefix: leaving, Rung: edge.Draining, Since: ago(20 * time.Second), Reason: "drained: service web: new certificates"},
 		},
 		Conditions: []edge.PrefixHealth{
 			{Prefix: prefix4, MinSites: 2, Condition: edge.Condition{Health: edge.Sick, Since: ago(97 * time.Second), Reason: "serving → web-vip is down: answered 503, expected 200"}},
 			{Prefix: prefix6, MinSites: 1, Condition: edge.Condition{Health: edge.HealthUnknown, Reason: "dns is unknown: probe could not run: too many open files"}},
 			{Prefix: cover, MinSites: 1, Condition: edge.Condition{Health: edge.HealthDegraded, Since: ago(12 * time.Minute), Reason: "regions is down"}},
+			{Prefix: leaving, MinSites: 1, Condition: edge.Condition{Health: edge.HealthFull, Since: ago(4 * time.Minute), Reason: "web is full"}},
 		},
 		Probes: []edge.Status{
 			{Probe: "dns", LastErr: "probe could not run: too many open files", LastErrAt: ago(time.Second)},
+			{Probe: "api", State: edge.Full, Since: ago(4 * time.Minute), LastRun: now, Took: 900 * time.Microsecond, LastErr: "alive but full: answered 429", LastErrAt: now, Streak: 2},
 			{Probe: "forwarder", State: edge.Up, Since: ago(26 * time.Hour), LastRun: now, Took: 40 * time.Microsecond},
 			{Probe: "proxy", State: edge.Up, Since: ago(3 * time.Hour), LastRun: now, Took: 2100 * time.Microsecond,
 				LastErr: "process 4711 does not exist", LastErrAt: ago(3 * time.Hour)},
 			{Probe: "regions", State: edge.Down, Since: ago(12 * time.Minute), LastRun: now, LastErr: "1 of 3 regions can be reached, at least 2 are needed", LastErrAt: now, Streak: 1},
 			{Probe: "web-vip", State: edge.Down, Since: ago(97 * time.Second), LastRun: now, Took: 1800 * time.Microsecond, LastErr: "answered 503, expected 200", LastErrAt: now},
 		},
-		Speaker: edge.SpeakerState{Generation: 7, Started: ago(90 * 24 * time.Hour), LeaseLeft: 8200 * time.Millisecond, Peers: []edge.PeerState{
-			{ID: "rr1", Addr: netip.MustParseAddr("192.0.2.1"), ASN: 64500, Session: "established", Since: ago(26 * time.Hour), Flaps: 1, Held: held},
-			{ID: "rr2", Addr: netip.MustParseAddr("192.0.2.2"), ASN: 64500, Session: "active", Since: ago(40 * time.Second), Flaps: 3, LastErr: "connect 192.0.2.2:179: connection refused"},
-			{ID: "transit6", Addr: netip.MustParseAddr("2001:db8:ffff::2"), ASN: 4200000001, Session: "established", Since: ago(5 * time.Hour), Held: held[1:2]},
-		}},
-		Guard: sampleGuard(now),
+		Drains: []edge.Drain{
+			{Service: "web", Reason: "new certificates", Since: ago(12 * time.Minute), Until: now.Add(48 * time.Minute)},
+			{Reason: "line card", Since: ago(3 * time.Minute), ByFile: true},
+		},
+		Prefers: []edge.Preference{
+			{Sites: []edge.SiteID{"fra", "lon"}, Prepend: 2, MED: 50, Reason: "ams is full", By: "fra1", Since: ago(2 * time.Minute), Until: now.Add(58 * time.Minute)},
+			{Prefix: prefix6, Reason: "taken back", By: "lon1", Since: ago(time.Minute), Until: now.Add(time.Hour)},
+		},
+		Speaker: sampleSpeaker(now),
+		Guard:   sampleGuard(now),
 		Proxy: edge.ProxyState{PID: 4711, Started: ago(3 * time.Hour), Connections: 1842, Requests: 9182734,
 			Responses: map[string]uint64{"2xx": 9180000, "4xx": 2500, "5xx": 234},
 			Load: edge.LoadRow{Demand: 1420, Regions: []edge.RegionView{
@@ -132,7 +138,7 @@ func sampleGuard(now time.Time) edge.GuardState {
 		Members: []edge.MemberState{
 			other("fra1", "fra", 700*time.Millisecond, claims(edge.Announced, edge.Healthy, true, "")),
 			other("fra2", "fra", 900*time.Millisecond, claims(edge.Withdrawn, edge.Sick, false, "")),
-			other("lon1", "lon", 1200*time.Millisecond, claims(edge.Degraded, edge.HealthDegraded, true, "regions is down")),
+			other("lon1", "lon", 1200*time.Millisecond, claims(edge.Draining, edge.HealthDegraded, true, "regions is down")),
 			other("nyc1", "nyc", 45*time.Second, claims(edge.Announced, edge.Healthy, true, "")),
 			other("sin1", "sin", 800*time.Millisecond, claims(edge.Withdrawn, edge.Sick, false, "proxy is down")),
 			other("syd1", "syd", -1, nil),

@@ -1,0 +1,198 @@
+package relay
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bird is a BIRD 2 in a namespace of its own.
+type bird struct {
+	t    testing.TB
+	ns   *space
+	dir  string
+	n    int
+	proc *process
+}
+
+// birdOptions are what differs between the BIRDs of the tests.
+type birdOptions struct {
+	ns       *space // nil: a new one, linked to the hub
+	local    string // "10.0.n.2"
+	remote   string // "10.0.n.1"
+	asn      int    // its AS; 0: 65100 + n
+	id       string // its router id; "10.0.n.2"
+	session  string // further lines of the protocol
+	channels string // "ipv4 {...} ipv6 {...}"
+	top      string // further lines of the file
+}
+
+// newBird starts a BIRD at the far end of link n.
+func newBird(t testing.TB, r *rig, n int, o birdOptions) *bird {
+	t.Helper()
+	b := &bird{t: t, ns: o.ns, dir: tempDir(t), n: n}
+	if b.ns == nil {
+		b.ns = newSpace(t)
+		link(t, r.ns, b.ns, n)
+	}
+	b.configure(o)
+	b.start()
+	return b
+}
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+func (b *bird) configure(o birdOptions) {
+	b.t.Helper()
+	self := fmt.Sprintf("10.0.%d.2", b.n)
+	conf := fmt.Sprintf(`log stderr all;
+router id %s;
+protocol device { scan time 10; }
+%s
+protocol bgp edge {
+	local %s as %d;
+	neighbor %s as 4200000001;
+	hold time 9;
+	keepalive time 3;
+	connect retry time 1;
+	connect delay time 1;
+	error wait time 1, 1;
+	error forget time 1;
+	%s
+	%s
+}
+`, or(o.id, self), o.top, or(o.local, self), or(o.asn, 65100+b.n), or(o.remote, fmt.Sprintf("10.0.%d.1", b.n)), o.session,
+		or(o.channels, "ipv4 { import all; export none; }; ipv6 { import all; export none; };"))
+	must(b.t, os.WriteFile(b.dir+"/bird.conf", []byte(conf), 0o600))
+}
+
+func (b *bird) start() {
+	b.t.Helper()
+	b.proc = b.ns.start(b.t, b.dir+"/bird.log", "bird", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P", b.dir+"/pid")
+	eventually(b.t, 10*time.Second, func() string {
+		if out := b.birdc("show status"); !strings.Contains(out, "Daemon is up") {
+			return out
+		}
+		return ""
+	})
+}
+
+func (b *bird) birdc(cmd ...string) string {
+	out, err := exec.Command("birdc", append([]string{"-s", b.dir + "/ctl"}, cmd...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("birdc: %v: %s", err, out)
+	}
+	return string(out)
+}
+
+// has waits until BIRD has the prefix with all the words; no words: until it
+// does not have it.
+func (b *bird) has(prefix netip.Prefix, words ...string) {
+	b.t.Helper()
+	eventually(b.t, 10*time.Second, func() string {
+		out := b.birdc("show route all protocol edge where net = " + prefix.String())
+		if len(words) == 0 && strings.Contains(out, prefix.String()) {
+			return out
+		}
+		for _, w := range words {
+			if !strings.Contains(out, w) {
+				return fmt.Sprintf("no %q in %s", w, out)
+			}
+		}
+		return ""
+	})
+}
+
+// logs waits until BIRD has logged the words, in one line.
+func (b *bird) logs(words ...string) {
+	b.t.Helper()
+	eventually(b.t, 5*time.Second, func() string {
+	lines:
+		for line := range strings.Lines(b.proc.output()) {
+			for _, w := range words {
+				if !strings.Contains(line, w) {
+					continue lines
+				}
+			}
+			return ""
+		}
+		return fmt.Sprintf("%q in the log of BIRD", words)
+	})
+}
+
+// frr is a zebra and a bgpd in a namespace of their own.
+type frr struct {
+	t   testing.TB
+	ns  *space
+	dir string
+	log *process // of bgpd
+}
+
+// newFRR starts an FRR at the far end of link n; id is its router id, session
+// are further lines, each after "neighbor ADDRESS".
+func newFRR(t testing.TB, r *rig, n int, id string, session ...string) *frr {
+	t.Helper()
+	f := &frr{t: t, ns: newSpace(t), dir: tempDir(t)}
+	link(t, r.ns, f.ns, n)
+	var conf strings.Builder
+	fmt.Fprintf(&conf, "log stdout\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n bgp log-neighbor-changes\n", 65100+n, id)
+	for _, line := range append([]string{"remote-as 4200000001", "timers 3 9", "timers connect 1"}, session...) {
+		fmt.Fprintf(&conf, " neighbor 10.0.%d.1 %s\n", n, line)
+	}
+	fmt.Fprintf(&conf, " address-family ipv6 unicast\n  neighbor 10.0.%d.1 activate\n exit-address-family\n", n)
+	must(t, os.WriteFile(f.dir+"/bgpd.conf", []byte(conf.String()), 0o644))
+	must(t, os.WriteFile(f.dir+"/zebra.conf", []byte("log stdout\n"), 0o644))
+	u, err := user.Lookup("frr") // the daemons give up root
+	must(t, err)
+	uid, _ := strconv.Atoi(u.Uid)
+	must(t, os.Chown(f.dir, uid, -1))
+	for _, d := range []string{"zebra", "bgpd"} {
+		f.log = f.ns.start(t, f.dir+"/"+d+".log", "/usr/lib/frr/"+d, "-f", f.dir+"/"+d+".conf", "-i", f.dir+"/"+d+".pid",
+			"-z", f.dir+"/zserv", "--vty_socket", f.dir, "-A", "127.0.0.1", "-P", "0")
+		eventually(t, 10*time.Second, func() string {
+			if out := f.vtysh(d, "show version"); !strings.Contains(out, "FRRouting") {
+				return out
+			}
+			return ""
+		})
+	}
+	return f
+}
+
+func (f *frr) vtysh(daemon, cmd string) string {
+	out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", daemon, "-c", cmd).CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
+// has waits until FRR has the prefix with all the words.
+func (f *frr) has(prefix netip.Prefix, words ...string) {
+	f.t.Helper()
+	family := "ipv4"
+	if prefix.Addr().Is6() {
+		family = "ipv6"
+	}
+	eventually(f.t, 10*time.Second, func() string {
+		out := f.vtysh("bgpd", fmt.Sprintf("show bgp %s unicast %s", family, prefix))
+		for _, w := range words {
+			if !strings.Contains(out, w) {
+				return fmt.Sprintf("no %q in %s", w, out)
+			}
+		}
+		return ""
+	})
+}

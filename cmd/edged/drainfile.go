@@ -1,0 +1,182 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge"
+)
+
+// Bounds of a drain file.
+const (
+	maxDrainFile  = 64 << 10 // bytes
+	maxDrainLines = 256
+)
+
+// fileStamp tells whether a file has changed since it was read.
+type fileStamp struct {
+	there bool
+	at    time.Time
+	size  int64
+}
+
+// follow reads the drain file if it has changed. A file that is wrong changes
+// nothing, and says so: neither is a node brought back by a slip of the pen, nor
+// taken out.
+func (d *drains) follow(path string, now time.Time) {
+	st, err := os.Stat(path)
+	switch {
+	case path == "" || errors.Is(err, fs.ErrNotExist):
+		d.order(nil)
+		d.fileErr, d.seen, d.empty = nil, fileStamp{}, fileStamp{}
+		return
+	case err != nil:
+		d.fileErr = fmt.Errorf("read drain file: %w; what it ordered before stays in force", err)
+		return
+	}
+	stamp := fileStamp{true, st.ModTime(), st.Size()}
+	if stamp != d.seen {
+		d.reread(path, stamp)
+	}
+	d.order(unended(d.byFile, now))
+}
+
+// order makes list what the drain file orders, and keeps it.
+func (d *drains) order(list []edge.Drain) {
+	same := slices.EqualFunc(list, d.byFile, func(a, b edge.Drain) bool {
+		return a.Since.Equal(b.Since) && a.Until.Equal(b.Until) && a.Prefix == b.Prefix && a.Service == b.Service && a.Reason == b.Reason
+	})
+	if same {
+		return
+	}
+	d.byFile = list
+	if d.dir == "" {
+		return
+	}
+	if err := writeState(d.dir, byFileFile, "drains by file", list); err != nil {
+		d.keepErr = err
+	}
+}
+
+func (d *drains) reread(path string, stamp fileStamp) {
+	b, err := readDrainFile(path)
+	if err != nil { // tried again at the next look
+		d.fileErr = fmt.Errorf("%w; what it ordered before stays in force", err)
+		return
+	}
+	// A file that is being written is empty for a moment, and an empty one means
+	// the whole node: it must be so at two looks.
+	if len(b) == 0 && d.empty != stamp {
+		d.empty = stamp
+		return
+	}
+	d.seen = stamp
+	list, err := parseDrainFile(string(b))
+	if err != nil {
+		d.fileErr = fmt.Errorf("%s: %w; what it ordered before stays in force", path, err)
+		return
+	}
+	for i := range list {
+		list[i].Since = stamp.at
+	}
+	d.order(list)
+	d.fileErr = nil
+}
+
+func readDrainFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
+	if err != nil {
+		return nil, fmt.Errorf("read drain file: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxDrainFile+1))
+	if err == nil && len(b) > maxDrainFile {
+		err = fmt.Errorf("larger than %d bytes", maxDrainFile)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read drain file %s: %w", path, err)
+	}
+	return b, nil
+}
+
+func unended(list []edge.Drain, now time.Time) []edge.Drain {
+	var out []edge.Drain
+	for _, o := range list {
+		if o.Until.IsZero() || now.Before(o.Until) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// parseDrainFile reads a drain file: a line is "node", "prefix P" or
+// "service S", then perhaps "until TIME" (RFC 3339), then the reason. A "#"
+// starts a comment. A file without a line drains the node.
+func parseDrainFile(text string) ([]edge.Drain, error) {
+	var out []edge.Drain
+	for i, line := range strings.Split(text, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		o, err := parseDrainLine(words)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
+		}
+		if out = append(out, o); len(out) > maxDrainLines {
+			return nil, fmt.Errorf("more than %d lines", maxDrainLines)
+		}
+	}
+	if len(out) == 0 {
+		out = []edge.Drain{{Reason: "the drain file is there", ByFile: true}}
+	}
+	return out, nil
+}
+
+func parseDrainLine(words []string) (edge.Drain, error) {
+	o := edge.Drain{ByFile: true}
+	what, words := words[0], words[1:]
+	if what != "node" && len(words) == 0 {
+		return o, fmt.Errorf("%q names nothing: expected node, prefix P or service S", what)
+	}
+	var err error
+	switch what {
+	case "node":
+	case "prefix":
+		if o.Prefix, err = netip.ParsePrefix(words[0]); err != nil || o.Prefix != o.Prefix.Masked() {
+			return o, fmt.Errorf("%q is not a prefix without host bits", words[0])
+		}
+		words = words[1:]
+	case "service":
+		o.Service, words = edge.ServiceID(words[0]), words[1:]
+	default:
+		return o, fmt.Errorf("%q: expected node, prefix P or service S", what)
+	}
+	if len(words) > 0 && words[0] == "until" {
+		if len(words) < 2 {
+			return o, errors.New("until without a time")
+		}
+		if o.Until, err = time.Parse(time.RFC3339, words[1]); err != nil {
+			return o, fmt.Errorf("until %s: expected a time like 2026-01-02T15:04:05Z", words[1])
+		}
+		words = words[2:]
+	}
+	o.Reason = strings.ToValidUTF8(strings.Join(words, " "), "?")
+	if len(o.Reason) > maxReason {
+		return o, fmt.Errorf("the reason has %d bytes, at most %d are taken", len(o.Reason), maxReason)
+	}
+	if o.Reason == "" {
+		o.Reason = "by the drain file"
+	}
+	return o, nil
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/health"
+)
+
+// sharedBy says how the other sites see a shared dependency: by those nodes only
+// that are alive and were heard of within the lease of a promise. A site counts
+// as down if a node of it says so, as up if one says that and none the contrary.
+func (d *daemon) sharedBy(members []edge.MemberState) func(edge.ProbeID) health.Others {
+	c := d.config()
+	return func(id edge.ProbeID) health.Others {
+		return othersView(c, members, id, c.Fleet.Guard.PromiseLease)
+	}
+}
+
+func othersView(c *edge.Config, members []edge.MemberState, id edge.ProbeID, fresh time.Duration) health.Others {
+	own := c.Self().Site
+	sites := map[edge.SiteID]edge.ProbeState{}
+	for _, n := range c.Fleet.Nodes {
+		if n.Site != own {
+			sites[n.Site] = edge.Unknown
+		}
+	}
+	for _, m := range members {
+		was, ok := sites[m.Site]
+		if !ok || !m.Alive || m.Age < 0 || m.Age > fresh {
+			continue
+		}
+		switch s := m.Report.Shared[id]; {
+		case s == edge.Down:
+			sites[m.Site] = edge.Down
+		case s.Alive() && was == edge.Unknown:
+			sites[m.Site] = edge.Up
+		}
+	}
+	out := health.Others{Roster: len(sites)}
+	for _, s := range sites {
+		switch s {
+		case edge.Down:
+			out.Down++
+		case edge.Up:
+			out.Up++
+		}
+	}
+	return out
+}
