@@ -233,7 +233,7 @@ func TestWhatIf(t *testing.T) {
 
 // TestDropsRoutes: which changes of the BGP settings would withdraw something.
 func TestDropsRoutesByPeer(t *testing.T) {
-	peer := edge.Peer{ID: "r", Addr: netip.MustParseAddr("192.0.2.1"), ASN: 65001, Hold: 9 * time.Second}
+	peer := edge.Peer{ID: "r", Addr: netip.MustParseAddr("192.0.2.1"), ASN: 65001, Hold: 9 * time.Second, KeyStamp: "one"}
 	old := edge.Speaker{ASN: 64512, Peers: []edge.Peer{peer}}
 	st := edge.SpeakerState{
 		Announcements: []edge.Announcement{{Net: p4}},

@@ -32,8 +32,14 @@ func dropsRoutes(old, next edge.Speaker, st edge.SpeakerState) string {
 	stays := func(addr netip.Addr, net netip.Prefix) bool {
 		is := func(p edge.Peer) bool { return p.Addr == addr }
 		i, j := slices.IndexFunc(old.Peers, is), slices.IndexFunc(next.Peers, is)
-		return !all && i >= 0 && j >= 0 && reflect.DeepEqual(old.Peers[i].Session(), next.Peers[j].Session()) &&
-			next.Unsent(next.Peers[j], net) == ""
+		if all || i < 0 || j < 0 || next.Unsent(next.Peers[j], net) != "" {
+			return false
+		}
+		a, b := old.Peers[i].Session(), next.Peers[j].Session()
+		if a.KeyStamp == "" { // by an edged that knew of none: the key is the one that is used
+			b.KeyStamp = ""
+		}
+		return reflect.DeepEqual(a, b)
 	}
 	held, kept := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, p := range st.Peers {
