@@ -67,6 +67,8 @@ var parts = []struct {
 	run  func(context.Context, *testing.T, world) error
 }{
 	{"drain survives a restart", drain},
+	{"an order moves traffic, and is taken back", prefer},
+	{"a file drains", drainByFile},
 	{"a reload that is wrong changes nothing", badReload},
 	{"a reload that drops a prefix asks the guard", dropPrefix},
 	{"a reload that would end the sessions is refused", sessionsReload},
