@@ -84,6 +84,9 @@ type PeerState struct {
 	Received  int  `json:"received"`
 	OverLimit bool `json:"over_limit,omitempty"`
 	Default   bool `json:"default,omitempty"`
+	// FirstReceived are the first of what it has sent, at most 20, unless there
+	// are thousands.
+	FirstReceived []netip.Prefix `json:"first_received,omitempty"`
 	// Messages count what went over the wire in all sessions with this peer.
 	Messages MessageCounts `json:"messages"`
 	// BFD is the session that watches the path; nil: none.

@@ -17,8 +17,9 @@ import (
 	"github.com/catchment-dev/edge"
 )
 
-// fast is BFD that finds a dead path within 300 ms.
-var fast = &edge.BFD{MinTx: 100 * time.Millisecond, MinRx: 100 * time.Millisecond, Multiplier: 3}
+// fast is BFD that finds a dead path within 900 ms: less would take a router that
+// gets no CPU on a busy machine for a dead one.
+var fast = &edge.BFD{MinTx: 300 * time.Millisecond, MinRx: 300 * time.Millisecond, Multiplier: 3}
 
 // bfdUp waits until BFD with the peer is up.
 func (s *speaker) bfdUp(id edge.PeerID) {
@@ -52,7 +53,7 @@ func TestBFD(t *testing.T) {
 	t.Parallel()
 	s := newSpeaker(t)
 	b := newBird(t, s, 1, birdOptions{
-		top:     `protocol bfd { interface "v1" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }`,
+		top:     `protocol bfd { interface "v1" { min rx interval 300 ms; min tx interval 300 ms; multiplier 3; }; }`,
 		session: "bfd on;",
 	})
 	f := newFRR(t, s, 2, frrOptions{bfd: true})
@@ -67,7 +68,7 @@ func TestBFD(t *testing.T) {
 		for _, p := range stop {
 			p.cmd.Process.Signal(syscall.SIGSTOP)
 		}
-		took := within(t, 1500*time.Millisecond, func() bool { return s.peer(id).Session != "established" })
+		took := within(t, 5*time.Second, func() bool { return s.peer(id).Session != "established" })
 		st := s.peer(id)
 		if !strings.Contains(st.LastErr, "BFD: detection time expired") || st.BFD.State != "down" || st.BFD.Flaps != 1 {
 			t.Errorf("%s after %s: %q, BFD %+v", id, took, st.LastErr, st.BFD)
@@ -81,7 +82,7 @@ func TestBFD(t *testing.T) {
 	// The other way round: the routers drop us when we are frozen.
 	b.has(net4, normal4)
 	s.proc.cmd.Process.Signal(syscall.SIGSTOP)
-	within(t, 1500*time.Millisecond, func() bool { return b.route(net4) == nil })
+	within(t, 5*time.Second, func() bool { return b.route(net4) == nil })
 	s.proc.cmd.Process.Signal(syscall.SIGCONT)
 	s.established("r1")
 	b.has(net4, normal4)
@@ -138,7 +139,7 @@ func TestBFDMultihop(t *testing.T) {
 	must(t, r.ns.run(func() error { return exec.Command("ip", "route", "replace", "10.0.1.0/24", "via", "10.0.7.1").Run() }))
 	r.configure(birdOptions{
 		local: "10.0.7.2", remote: "10.0.1.1", session: "multihop 5; bfd on;",
-		top: `protocol bfd { multihop { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }`,
+		top: `protocol bfd { multihop { min rx interval 300 ms; min tx interval 300 ms; multiplier 3; }; }`,
 	})
 	r.start()
 	p := peerN(7)
@@ -148,7 +149,7 @@ func TestBFDMultihop(t *testing.T) {
 	r.has(net4, normal4)
 	s.bfdUp("r7")
 	must(t, mid.run(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }))
-	within(t, 1500*time.Millisecond, func() bool { return s.peer("r7").Session != "established" })
+	within(t, 5*time.Second, func() bool { return s.peer("r7").Session != "established" })
 	if st := s.peer("r7"); !strings.Contains(st.LastErr, "BFD: detection time expired") {
 		t.Errorf("%+v", st)
 	}

@@ -71,7 +71,7 @@ func fill(st *edge.PeerState, g *peering, live relay.State) {
 	}
 	st.Held, st.Messages = live.Held, live.Counts
 	st.Received, st.OverLimit, st.Default = live.Received, live.OverLimit, live.Default
-	st.Local = live.Local
+	st.FirstReceived, st.Local = live.First, live.Local
 	if live.Session != established {
 		return
 	}

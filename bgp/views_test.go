@@ -102,7 +102,7 @@ func TestWatch(t *testing.T) {
 		}
 		return ""
 	})
-	if st := s.peer("r1"); st.Received != 3 || st.Default || st.Held != nil || len(st.NotSent) != 2 || r.route(net4) != nil {
+	if st := s.peer("r1"); st.Received != 3 || len(st.FirstReceived) != 3 || st.Default || st.Held != nil || len(st.NotSent) != 2 || r.route(net4) != nil {
 		t.Errorf("the watched peer: %+v", st)
 	}
 	// What a peer has shown is gone with its session.

@@ -250,6 +250,13 @@ func (s *session) stop(u wire.Update, refused map[netip.Prefix]string) {
 	}
 }
 
+// The first so many of what the router sends are shown, if there are few enough to
+// be put in order.
+const (
+	firstOf  = 20
+	sortable = 1000
+)
+
 // describe adds to st what the session knows. p.mu is held.
 func (s *session) describe(st *State) {
 	st.Local = s.conn.LocalAddr().(*net.TCPAddr).AddrPort()
@@ -261,6 +268,14 @@ func (s *session) describe(st *State) {
 		return
 	}
 	st.Received = s.in.Len(edge.IPv4) + s.in.Len(edge.IPv6)
+	if st.Received <= sortable {
+		for prefix := range s.in.All() {
+			if len(st.First) == firstOf {
+				break
+			}
+			st.First = append(st.First, prefix)
+		}
+	}
 	st.OverLimit = s.in.Over()
 	st.Default = s.p.c.Peer.DefaultRoute && (s.default4 || s.default6)
 	st.NotSent = maps.Clone(s.notSent)

@@ -101,6 +101,9 @@ type State struct {
 	// default route is among them, if Peer.DefaultRoute asks for it.
 	Received           int
 	OverLimit, Default bool
+	// First are the first of them, in order, at most 20; nil if there are more
+	// than 1,000, which would have to be put in order each time.
+	First []netip.Prefix
 	// NotSent are the prefixes that GoBGP would have announced on this session
 	// and that were stopped, and why. GoBGP does not know: it does not repeat
 	// them unless told to (a soft reset).

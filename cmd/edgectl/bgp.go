@@ -106,6 +106,16 @@ func (s *status) peer(p edge.PeerState) {
 	} else {
 		s.say(plain, received)
 	}
+	if len(p.FirstReceived) > 0 {
+		list := make([]string, len(p.FirstReceived))
+		for i, r := range p.FirstReceived {
+			list[i] = r.String()
+		}
+		if more := p.Received - len(list); more > 0 {
+			list = append(list, fmt.Sprintf("and %d more", more))
+		}
+		s.say(plain, "    "+strings.Join(list, ", "))
+	}
 	if f := p.BFD; f != nil {
 		t := plain
 		if f.State != "up" {

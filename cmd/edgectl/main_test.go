@@ -357,6 +357,7 @@ func sample() edge.SystemStatus {
 	ra := &st.Speaker.Peers[0]
 	ra.Local, ra.RemoteID, ra.Hold, ra.Keepalive = netip.MustParseAddrPort("10.1.0.2:40112"), netip.MustParseAddr("10.1.0.1"), 9*time.Second, 3*time.Second
 	ra.Families, ra.Received, ra.OverLimit = []edge.Family{edge.IPv4, edge.IPv6}, 1001, true
+	ra.FirstReceived = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("203.0.113.0/24")}
 	ra.Held = []edge.HeldPrefix{{Net: prefix4, NextHop: netip.MustParseAddr("10.1.0.2"), Attributes: edge.Attributes{
 		Prepend: 3, MED: 1000, Communities: []edge.Community{edge.GracefulShutdown}, Large: []edge.LargeCommunity{{Global: 64512, Local1: 1, Local2: 2}}}}}
 	ra.NotSent = []edge.NotSent{{Net: prefix6, Reason: "not among the peer's prefixes"}}
