@@ -28,6 +28,7 @@ type aides struct {
 	alarm chan struct{} // a path has failed; size 1
 	mu    sync.Mutex
 	fails map[netip.Addr]string // peer to reason
+	up    map[netip.Addr]bool   // the paths that BFD has seen up, guarded by mu
 
 	running map[string]context.CancelFunc
 	done    sync.WaitGroup
@@ -39,7 +40,7 @@ type aides struct {
 
 func (a *aides) init(s *Speaker) {
 	a.log = s.log
-	a.alarm, a.fails = make(chan struct{}, 1), map[netip.Addr]string{}
+	a.alarm, a.fails, a.up = make(chan struct{}, 1), map[netip.Addr]string{}, map[netip.Addr]bool{}
 	a.running, a.failed = map[string]context.CancelFunc{}, map[string]string{}
 	a.bfd = bfd.New(bfd.Options{Log: s.log, OnChange: a.pathChanged})
 	a.rpki = rpki.New(rpki.Options{Log: s.log, OnChange: s.kick})
@@ -134,12 +135,19 @@ func rpkiOf(s edge.Speaker) rpki.Config {
 
 // pathChanged is called by the thread of BFD and must not block it.
 func (a *aides) pathChanged(st bfd.Status) {
-	if !st.Failed() {
+	a.mu.Lock()
+	was := a.up[st.Peer]
+	a.up[st.Peer] = st.State == bfd.Up
+	// Only what was up can fail: on its way back BFD is down and init once more,
+	// and a session that is there by then must not be ended again.
+	fails := was && st.Failed()
+	if fails {
+		a.fails[st.Peer] = "BFD: " + st.Diag.String()
+	}
+	a.mu.Unlock()
+	if !fails {
 		return
 	}
-	a.mu.Lock()
-	a.fails[st.Peer] = "BFD: " + st.Diag.String()
-	a.mu.Unlock()
 	select {
 	case a.alarm <- struct{}{}:
 	default:

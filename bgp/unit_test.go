@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/bgp/bfd"
 )
 
 func TestLease(t *testing.T) {
@@ -188,4 +190,39 @@ func FuzzKept(f *testing.F) {
 			t.Fatalf("restored what is not valid: %v", validate(k.Intent))
 		}
 	})
+}
+
+// TestPathFails: a session is ended when BFD falls, once, and not again on BFD's
+// way back, when the router's BGP may be there already.
+func TestPathFails(t *testing.T) {
+	a := newSpeakerAides()
+	r1 := netip.MustParseAddr("10.0.1.2")
+	for i, tt := range []struct {
+		state bfd.State
+		lost  bool
+		fails bool
+	}{
+		{bfd.Down, false, false},
+		{bfd.Init, false, false},
+		{bfd.Up, false, false},
+		{bfd.Down, true, true},
+		{bfd.Init, true, false},
+		{bfd.Down, true, false},
+		{bfd.Init, true, false},
+		{bfd.Up, false, false},
+		{bfd.Down, false, false}, // the other end has said admin-down
+		{bfd.Up, false, false},
+		{bfd.AdminDown, false, false},
+	} {
+		a.pathChanged(bfd.Status{Peer: r1, State: tt.state, Lost: tt.lost})
+		_, fails := a.fails[r1]
+		if fails != tt.fails {
+			t.Errorf("change %d to %s: the session ends: %t, want %t", i, tt.state, fails, tt.fails)
+		}
+		clear(a.fails)
+	}
+}
+
+func newSpeakerAides() *aides {
+	return &aides{alarm: make(chan struct{}, 1), fails: map[netip.Addr]string{}, up: map[netip.Addr]bool{}}
 }
