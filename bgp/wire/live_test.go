@@ -80,7 +80,9 @@ type session struct {
 func connect(t *testing.T, l link, to string, ours wire.Open) *session {
 	t.Helper()
 	s := &session{t: t, heard: heard{twoOctet: !ours.FourOctet}}
-	eventually(t, 15*time.Second, func() string { // a router that has just lost a session waits a bit
+	// A router that has just lost a session waits a bit; FRR for a quarter of a
+	// minute and more, on a busy machine.
+	eventually(t, 60*time.Second, func() string {
 		var err error
 		if s.conn, err = l.dial(netip.MustParseAddr(to)); err != nil {
 			return err.Error()
