@@ -13,9 +13,9 @@ import (
 )
 
 // rss is the resident memory of a process in MiB.
-func (p *process) rss(t testing.TB) float64 {
+func rss(t testing.TB, p *process) float64 {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
 	must(t, err)
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmRSS:" {
@@ -34,7 +34,7 @@ func (p *process) rss(t testing.TB) float64 {
 func BenchmarkSpeaker(b *testing.B) {
 	s := newSpeaker(b)
 	s.quiet()
-	empty := s.proc.rss(b)
+	empty := rss(b, s.proc)
 	var routers []*bird
 	var peers []edge.Peer
 	for n := 1; n <= 10; n++ {
@@ -48,7 +48,7 @@ func BenchmarkSpeaker(b *testing.B) {
 	for _, p := range peers {
 		s.established(p.ID)
 	}
-	idle := s.proc.rss(b)
+	idle := rss(b, s.proc)
 	var announce, withdraw time.Duration
 	var full float64
 	for b.Loop() {
@@ -58,7 +58,7 @@ func BenchmarkSpeaker(b *testing.B) {
 			r.routes(1000)
 		}
 		announce += time.Since(begun)
-		full = s.proc.rss(b)
+		full = rss(b, s.proc)
 		begun = time.Now()
 		s.set(withdrawn(in, time.Now().Add(time.Minute), netsOf(in)...))
 		for _, r := range routers {
@@ -94,7 +94,7 @@ func BenchmarkPeers(b *testing.B) {
 		begun := time.Now()
 		s.set(in)
 		took += time.Since(begun)
-		last = s.proc.rss(b)
+		last = rss(b, s.proc)
 		if first == 0 {
 			first = last
 		}
@@ -109,7 +109,7 @@ func BenchmarkPeers(b *testing.B) {
 // quiet starts the speaker again without debugging, which would be most of the
 // work.
 func (s *speaker) quiet() {
-	s.proc.stop(9)
+	s.proc.Stop(9)
 	s.flags = append(s.flags, "-log-level", "warn")
 	s.client.Timeout = 2 * time.Minute
 	s.start()

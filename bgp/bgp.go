@@ -142,7 +142,13 @@ func (s *Speaker) Run(ctx context.Context) error {
 		case <-s.hub.ended():
 			s.lostHub()
 		case <-timer.C:
-			s.tick(work)
+			// Who waits to be heard has not been silent.
+			select {
+			case a := <-s.asks:
+				a.reply <- s.answer(work, a)
+			default:
+				s.tick(work)
+			}
 		}
 		timer.Stop()
 	}
@@ -240,7 +246,10 @@ func (s *Speaker) accept(ctx context.Context, in edge.Intent) error {
 	// than too little.
 	s.save()
 	s.engine.trim(ctx, in.Speaker.Peers)
-	return errors.Join(failed, s.apply(ctx))
+	err := s.apply(ctx)
+	// Our own work is not edged's silence.
+	s.lease.renew(s.now(), in.Speaker.Lease)
+	return errors.Join(failed, err)
 }
 
 // untilWake is how long Run may sleep. It counts from what was, not from now:

@@ -13,20 +13,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
 // binDir is where edgebgp is built.
@@ -68,76 +64,18 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// must ends the test on an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// What every test here calls, by a short name.
+type (
+	space   = bgptest.Space
+	process = bgptest.Process
+)
 
-// tempDir is short enough for the path of a unix socket.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "bgp")
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
-// eventually polls cond, which says what is still missing, until it says
-// nothing.
-func eventually(t testing.TB, limit time.Duration, cond func() string) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		missing := cond()
-		if missing == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, missing)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-// space is an anonymous network namespace; it lives as long as its handle.
-type space struct {
-	fd netns.NsHandle
-	nl *netlink.Handle
-}
-
-func newSpace(t testing.TB) *space {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
-	must(t, err)
-	defer home.Close()
-	fd, err := netns.New()
-	must(t, err)
-	must(t, netns.Set(home))
-	nl, err := netlink.NewHandleAt(fd)
-	must(t, err)
-	t.Cleanup(func() { nl.Close(); fd.Close() })
-	s := &space{fd, nl}
-	s.up(t, "lo")
-	return s
-}
-
-func (s *space) up(t testing.TB, name string, addrs ...string) {
-	t.Helper()
-	l, err := s.nl.LinkByName(name)
-	must(t, err)
-	for _, a := range addrs {
-		addr, err := netlink.ParseAddr(a)
-		must(t, err)
-		addr.Flags = unix.IFA_F_NODAD
-		must(t, s.nl.AddrAdd(l, addr))
-	}
-	must(t, s.nl.LinkSetUp(l))
-}
+var (
+	must       = bgptest.Must
+	tempDir    = bgptest.TempDir
+	newSpace   = bgptest.NewSpace
+	eventually = bgptest.Poll(20 * time.Millisecond).Eventually
+)
 
 // link joins a and b by a veth: 10.0.n.1 and fd00:n::1 in a, .2 and ::2 in b.
 // Beyond link 1, b sees the next hops of intentOf on its link as well: BIRD
@@ -145,75 +83,12 @@ func (s *space) up(t testing.TB, name string, addrs ...string) {
 func link(t testing.TB, a, b *space, n int) {
 	t.Helper()
 	name := fmt.Sprintf("v%d", n)
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(b.fd)}
-	must(t, a.nl.LinkAdd(veth))
-	a.up(t, name, fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("fd00:%d::1/64", n))
-	b.up(t, name, fmt.Sprintf("10.0.%d.2/24", n), fmt.Sprintf("fd00:%d::2/64", n))
+	bgptest.Link(t, a, b, name)
+	a.Up(t, name, fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("fd00:%d::1/64", n))
+	b.Up(t, name, fmt.Sprintf("10.0.%d.2/24", n), fmt.Sprintf("fd00:%d::2/64", n))
 	if n > 1 {
-		b.up(t, name, fmt.Sprintf("10.0.1.%d/24", 100+n), fmt.Sprintf("fd00:1::%d/64", 100+n))
+		b.Up(t, name, fmt.Sprintf("10.0.1.%d/24", 100+n), fmt.Sprintf("fd00:1::%d/64", 100+n))
 	}
-}
-
-// run calls f on a thread inside the namespace.
-func (s *space) run(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := netns.Set(s.fd); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
-
-// process is a child inside a namespace.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{}
-	log  string
-}
-
-// start runs a command inside the namespace until stop or the test's end. Its
-// output goes to a file, shown when the test fails.
-func (s *space) start(t testing.TB, log string, args ...string) *process {
-	t.Helper()
-	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	must(t, err)
-	defer f.Close()
-	p := &process{cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{}), log: log}
-	p.cmd.Stdout, p.cmd.Stderr = f, f
-	// The death signal comes when the starting *thread* ends: the goroutine
-	// below keeps it until the child is gone.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err := netns.Set(s.fd)
-		if err == nil {
-			err = p.cmd.Start()
-		}
-		started <- err
-		if err == nil {
-			p.cmd.Wait()
-		}
-		close(p.done)
-	}()
-	must(t, <-started)
-	t.Cleanup(func() {
-		p.stop(syscall.SIGKILL)
-		if b, err := os.ReadFile(p.log); err == nil && t.Failed() {
-			t.Logf("%s:\n%s", filepath.Base(p.log), b[max(0, len(b)-8000):])
-		}
-	})
-	return p
-}
-
-// stop sends sig and waits for the end.
-func (p *process) stop(sig syscall.Signal) {
-	p.cmd.Process.Signal(sig)
-	<-p.done
 }
 
 // speaker is a running edgebgp and a client of its socket.
@@ -245,7 +120,7 @@ func (s *speaker) start() {
 	path, err := edgebgp()
 	must(s.t, err)
 	args := append([]string{path, "-socket", s.dir + "/sock", "-state", s.dir + "/state", "-log-level", "debug"}, s.flags...)
-	s.proc = s.ns.start(s.t, s.dir+"/edgebgp.log", args...)
+	s.proc = s.ns.Start(s.t, s.dir+"/edgebgp.log", args...)
 	eventually(s.t, 10*time.Second, func() string {
 		if _, err := s.call("GET", "/v1/state", nil); err != nil {
 			return err.Error()

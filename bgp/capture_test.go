@@ -33,13 +33,13 @@ type capture struct {
 	lost     string
 }
 
-// capture notes every BGP message that comes in from an IPv4 address, from now
+// newCapture notes every BGP message that comes in from an IPv4 address, from now
 // on, until the test ends. Where a segment was missed it says so.
-func (s *space) capture(t testing.TB, from string) *capture {
+func newCapture(t testing.TB, s *space, from string) *capture {
 	t.Helper()
 	c := &capture{from: netip.MustParseAddr(from)}
 	var fd int
-	must(t, s.run(func() (err error) {
+	must(t, s.Run(func() (err error) {
 		const proto = unix.ETH_P_IP&0xff<<8 | unix.ETH_P_IP>>8 // in network order
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, proto); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 
 // atOnce is how many peers are worked on at the same time: each has a server of
 // its own, so one that does not answer keeps the others waiting once only.
-const atOnce = 8
+const atOnce = 32
 
 // confirmLimit bounds how long an answer waits for withdrawals to be written.
 const confirmLimit = 250 * time.Millisecond

@@ -4,13 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
-	"os/user"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
 // frr is a zebra and a bgpd in a namespace of their own.
@@ -31,7 +29,7 @@ type frrOptions struct {
 
 func newFRR(t testing.TB, s *speaker, n int, o frrOptions) *frr {
 	t.Helper()
-	f := &frr{t: t, ns: newSpace(t), dir: tempDir(t)}
+	f := &frr{t: t, ns: newSpace(t), procs: map[string]*process{}}
 	link(t, s.ns, f.ns, n)
 	remote := fmt.Sprintf("10.0.%d.1", n)
 	if o.v6 {
@@ -40,17 +38,17 @@ func newFRR(t testing.TB, s *speaker, n int, o frrOptions) *frr {
 	if o.own == 0 {
 		o.own = 65100 + n
 	}
-	daemons := []string{"zebra", "bgpd"}
+	daemons, configs := []string{"zebra", "bgpd"}, map[string]string{}
 	if o.bfd {
 		o.neighbor = append(o.neighbor, "bfd")
 		daemons = []string{"zebra", "bfdd", "bgpd"}
-		must(t, os.WriteFile(f.dir+"/bfdd.conf", []byte("log stdout\n"), 0o644))
+		configs["bfdd"] = "log stdout\n"
 	}
 	var more strings.Builder
 	for _, line := range o.neighbor {
 		fmt.Fprintf(&more, " neighbor %s %s\n", remote, line)
 	}
-	conf := fmt.Sprintf(`log stdout
+	configs["bgpd"] = fmt.Sprintf(`log stdout
 router bgp %d
  bgp router-id 10.0.%d.2
  no bgp ebgp-requires-policy
@@ -65,31 +63,17 @@ router bgp %d
   neighbor %[3]s activate
  exit-address-family
 `, o.own, n, remote, more.String())
-	must(t, os.WriteFile(f.dir+"/bgpd.conf", []byte(conf), 0o644))
-	must(t, os.WriteFile(f.dir+"/zebra.conf", []byte("log stdout\n"), 0o644))
-	u, err := user.Lookup("frr") // the daemons give up root
-	must(t, err)
-	uid, _ := strconv.Atoi(u.Uid)
-	must(t, os.Chown(f.dir, uid, -1))
-	f.procs = map[string]*process{}
-	for _, d := range daemons {
-		args := []string{"/usr/lib/frr/" + d, "-f", f.dir + "/" + d + ".conf", "-i", f.dir + "/" + d + ".pid",
-			"-z", f.dir + "/zserv", "--vty_socket", f.dir, "-A", "127.0.0.1", "-P", "0"}
-		if d == "bfdd" {
-			args = append(args, "--bfdctl", f.dir+"/bfdd.sock")
-		}
-		if d == "zebra" {
+	f.dir = bgptest.FRRDir(t, configs)
+	for _, name := range daemons {
+		d := bgptest.Daemon{Dir: f.dir}
+		switch name {
+		case "bfdd":
+			d.More = []string{"--bfdctl", f.dir + "/bfdd.sock"}
+		case "zebra":
 			// Without it zebra changes an IPv6 route by deleting and adding it.
-			args = append(args, "--v6-rr-semantics")
+			d.More = []string{"--v6-rr-semantics"}
 		}
-		f.procs[d] = f.ns.start(t, f.dir+"/"+d+".log", args...)
-		eventually(t, 10*time.Second, func() string {
-			out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", d, "-c", "show version").CombinedOutput()
-			if err != nil {
-				return fmt.Sprintf("%s: %v: %s", d, err, out)
-			}
-			return ""
-		})
+		f.procs[name] = f.ns.StartFRR(t, name, d)
 	}
 	return f
 }
@@ -114,13 +98,7 @@ type frrPath struct {
 	} `json:"paths"`
 }
 
-func (f *frr) vtysh(daemon, cmd string) string {
-	out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", daemon, "-c", cmd).CombinedOutput()
-	if err != nil {
-		return fmt.Sprintf("vtysh: %v: %s", err, out)
-	}
-	return string(out)
-}
+func (f *frr) vtysh(daemon, cmd string) string { return bgptest.Vtysh(f.dir, daemon, cmd) }
 
 func (f *frr) route(p netip.Prefix) *seen {
 	family := "ipv4"

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/catchment-dev/edge"
 )
 
@@ -86,11 +88,14 @@ func (s *Speaker) restore(ctx context.Context) {
 
 // load reads a state file that was written in this boot.
 func load(path string) (kept, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
 	if err != nil {
 		return kept{}, fmt.Errorf("open state file: %w", err)
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return kept{}, errors.Join(errors.New("open state file: not a regular file"), err)
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxKept))
 	if err != nil {
 		return kept{}, fmt.Errorf("read state file: %w", err)

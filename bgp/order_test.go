@@ -77,7 +77,7 @@ func TestPermitHasEnded(t *testing.T) {
 	r.has(net6, nil)
 	r.has(net4, normal4)
 	// A restart does not lose it either.
-	s.proc.stop(9)
+	s.proc.Stop(9)
 	s.start()
 	r.has(net4, normal4)
 	r.has(new4, normal4)

@@ -66,7 +66,7 @@ func TestBFD(t *testing.T) {
 	s.bfdUp("r2")
 	for id, stop := range map[edge.PeerID][]*process{"r1": {b.proc}, "r2": {f.procs["bfdd"], f.procs["bgpd"]}} {
 		for _, p := range stop {
-			p.cmd.Process.Signal(syscall.SIGSTOP)
+			p.Cmd.Process.Signal(syscall.SIGSTOP)
 		}
 		took := within(t, 5*time.Second, func() bool { return s.peer(id).Session != "established" })
 		st := s.peer(id)
@@ -74,16 +74,16 @@ func TestBFD(t *testing.T) {
 			t.Errorf("%s after %s: %q, BFD %+v", id, took, st.LastErr, st.BFD)
 		}
 		for _, p := range stop {
-			p.cmd.Process.Signal(syscall.SIGCONT)
+			p.Cmd.Process.Signal(syscall.SIGCONT)
 		}
 	}
 	s.established("r1", "r2")
 	s.bfdUp("r1")
 	// The other way round: the routers drop us when we are frozen.
 	b.has(net4, normal4)
-	s.proc.cmd.Process.Signal(syscall.SIGSTOP)
+	s.proc.Cmd.Process.Signal(syscall.SIGSTOP)
 	within(t, 5*time.Second, func() bool { return b.route(net4) == nil })
-	s.proc.cmd.Process.Signal(syscall.SIGCONT)
+	s.proc.Cmd.Process.Signal(syscall.SIGCONT)
 	s.established("r1")
 	b.has(net4, normal4)
 	s.bfdUp("r1")
@@ -129,14 +129,14 @@ func TestBFDMultihop(t *testing.T) {
 	link(t, s.ns, mid, 1)
 	r := &bird{t: t, ns: newSpace(t), dir: tempDir(t), n: 7}
 	link(t, mid, r.ns, 7)
-	must(t, mid.run(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
+	must(t, mid.Run(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
 	for ns, route := range map[*space]string{s.ns: "10.0.7.0/24 via 10.0.1.2", r.ns: "10.0.1.0/24 via 10.0.7.1"} {
-		must(t, ns.run(func() error {
+		must(t, ns.Run(func() error {
 			return exec.Command("ip", append([]string{"route", "replace"}, strings.Fields(route)...)...).Run()
 		}))
 	}
-	must(t, r.ns.run(func() error { return exec.Command("ip", "addr", "del", "10.0.1.107/24", "dev", "v7").Run() }))
-	must(t, r.ns.run(func() error { return exec.Command("ip", "route", "replace", "10.0.1.0/24", "via", "10.0.7.1").Run() }))
+	must(t, r.ns.Run(func() error { return exec.Command("ip", "addr", "del", "10.0.1.107/24", "dev", "v7").Run() }))
+	must(t, r.ns.Run(func() error { return exec.Command("ip", "route", "replace", "10.0.1.0/24", "via", "10.0.7.1").Run() }))
 	r.configure(birdOptions{
 		local: "10.0.7.2", remote: "10.0.1.1", session: "multihop 5; bfd on;",
 		top: `protocol bfd { multihop { min rx interval 300 ms; min tx interval 300 ms; multiplier 3; }; }`,
@@ -148,12 +148,12 @@ func TestBFDMultihop(t *testing.T) {
 	s.established("r7")
 	r.has(net4, normal4)
 	s.bfdUp("r7")
-	must(t, mid.run(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }))
+	must(t, mid.Run(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0) }))
 	within(t, 5*time.Second, func() bool { return s.peer("r7").Session != "established" })
 	if st := s.peer("r7"); !strings.Contains(st.LastErr, "BFD: detection time expired") {
 		t.Errorf("%+v", st)
 	}
-	must(t, mid.run(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
+	must(t, mid.Run(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
 	s.established("r7")
 	r.has(net4, normal4)
 }
@@ -167,7 +167,7 @@ func (s *speaker) proven() {
 	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	must(t, os.Mkdir(dir+"/v2", 0o700))
-	must(t, s.ns.run(func() error { return pinPass("lo", dir+"/v2/link_lo") }))
+	must(t, s.ns.Run(func() error { return pinPass("lo", dir+"/v2/link_lo") }))
 	s.flags = []string{"-bpf-dir", dir}
 }
 
@@ -227,7 +227,7 @@ func indexOf(ifname string) (uint32, error) {
 func TestGracefulRestart(t *testing.T) {
 	t.Parallel()
 	s := newSpeaker(t)
-	s.proc.stop(syscall.SIGKILL)
+	s.proc.Stop(syscall.SIGKILL)
 	s.proven()
 	s.start()
 	b := newBird(t, s, 1, birdOptions{})
@@ -236,12 +236,12 @@ func TestGracefulRestart(t *testing.T) {
 	p1, p2 := peerN(1), peerN(2)
 	p1.RestartTime, p2.RestartTime = 30*time.Second, 30*time.Second
 	s.set(intentOf(p1, p2, peerN(3)))
-	b.ns.inFIB(t, true)
-	f.ns.inFIB(t, true)
-	plain.ns.inFIB(t, true)
+	inFIB(t, b.ns, true)
+	inFIB(t, f.ns, true)
+	inFIB(t, plain.ns, true)
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
-		goneB, goneF := b.ns.watch(t), f.ns.watch(t)
-		s.proc.stop(sig)
+		goneB, goneF := watch(t, b.ns), watch(t, f.ns)
+		s.proc.Stop(sig)
 		within(t, 200*time.Millisecond, func() bool { return plain.route(net4) == nil })
 		s.start()
 		s.established("r1", "r2", "r3")
@@ -253,8 +253,8 @@ func TestGracefulRestart(t *testing.T) {
 		})
 		b.has(net4, normal4)
 		f.has(net6, &seen{path: "4200000001", communities: "65000:10 65000:20", nextHop: "fd00:1::1"})
-		b.ns.inFIB(t, true)
-		f.ns.inFIB(t, true)
+		inFIB(t, b.ns, true)
+		inFIB(t, f.ns, true)
 		if n, m := goneB(), goneF(); n != 0 || m != 0 {
 			t.Errorf("%s: BIRD's kernel lost a route %d times, FRR's %d times", sig, n, m)
 		}
@@ -270,7 +270,7 @@ func TestGracefulRestartUnproven(t *testing.T) {
 	p := peerN(1)
 	p.RestartTime = 30 * time.Second
 	s.set(intentOf(p))
-	b.ns.inFIB(t, true)
+	inFIB(t, b.ns, true)
 	out := b.birdc("show protocols all edge")
 	if i := strings.Index(out, "Neighbor capabilities"); i < 0 || !strings.Contains(out[i:], "Restart time: 30") || strings.Contains(out[i:], "AF preserved: ipv4") {
 		t.Errorf("offered: %s", out)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	api "github.com/osrg/gobgp/v3/api"
 )
@@ -84,10 +85,14 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestRevive: only an idle neighbour is made anew.
-func TestRevive(t *testing.T) {
+// TestRevive: only an idle neighbour is made anew, and not one that is idle
+// because it is new: that would end the session that it is about to have.
+func TestRevive(t *testing.T) { synctest.Test(t, revive) }
+
+func revive(t *testing.T) {
 	f := &faulty{}
-	s := &server{peers: one{f, ""}}
+	kicked := make(chan struct{}, 1)
+	s := &server{peers: one{f, ""}, kick: func() { kicked <- struct{}{} }}
 	s.tired.Store(true)
 	if err := s.revive(t.Context()); err != nil || f.did() != "" {
 		t.Errorf("without a neighbour: %v", err)
@@ -105,6 +110,10 @@ func TestRevive(t *testing.T) {
 		t.Errorf("not told: %v", err)
 	}
 	s.tired.Store(true)
+	if err := s.revive(t.Context()); err != nil || f.did() != "list" {
+		t.Errorf("with a new neighbour: %v", err)
+	}
+	<-kicked
 	if err := s.revive(t.Context()); err != nil || f.did() != "list, leave, meet AS64501" {
 		t.Errorf("with an idle neighbour: %v", err)
 	}

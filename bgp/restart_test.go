@@ -22,7 +22,7 @@ func TestRestartAlone(t *testing.T) {
 	s.set(degraded(in))
 	r.has(net4, degraded4)
 
-	s.proc.stop(syscall.SIGKILL)
+	s.proc.Stop(syscall.SIGKILL)
 	eventually(t, time.Second, func() string { return differ(net4, r.route(net4), nil) })
 	s.start()
 	st := s.state()
@@ -43,7 +43,7 @@ func TestRestartAlone(t *testing.T) {
 		"trailing":     func(b []byte) []byte { return append(b, '{') },
 		"binary noise": func([]byte) []byte { return []byte{0, 1, 2, 255} },
 	} {
-		s.proc.stop(syscall.SIGKILL)
+		s.proc.Stop(syscall.SIGKILL)
 		good, err := os.ReadFile(s.dir + "/state")
 		must(t, err)
 		must(t, os.WriteFile(s.dir+"/state", spoil(slices.Clone(good)), 0o600))
@@ -54,7 +54,7 @@ func TestRestartAlone(t *testing.T) {
 		must(t, os.WriteFile(s.dir+"/state", good, 0o600))
 	}
 	// What another version has written there is taken for what is known of it.
-	s.proc.stop(syscall.SIGKILL)
+	s.proc.Stop(syscall.SIGKILL)
 	good, err := os.ReadFile(s.dir + "/state")
 	must(t, err)
 	newer := bytes.Replace(good, []byte(`"generation":7`), []byte(`"generation":7,"new":{"a":[1]}`), 1)
@@ -66,7 +66,7 @@ func TestRestartAlone(t *testing.T) {
 	r.has(net4, degraded4)
 	s.set(in) // works as ever, and is kept again
 	r.has(net4, normal4)
-	s.proc.stop(syscall.SIGKILL)
+	s.proc.Stop(syscall.SIGKILL)
 	s.start()
 	r.has(net4, normal4)
 }
@@ -78,7 +78,7 @@ func TestRouterRestart(t *testing.T) {
 	in := intentOf(peerN(1))
 	s.set(in)
 	r.has(net4, normal4)
-	r.proc.stop(syscall.SIGKILL)
+	r.proc.Stop(syscall.SIGKILL)
 	eventually(t, 5*time.Second, func() string {
 		p := s.peer("r1")
 		if p.Session == "established" || p.Flaps != 1 || p.LastErr == "" || p.Held != nil {
@@ -111,7 +111,7 @@ func TestServerSettings(t *testing.T) {
 	taken := in
 	taken.Speaker.Listen = 1790
 	var release func() error
-	must(t, s.ns.run(func() (err error) { release, err = occupy(1790); return err }))
+	must(t, s.ns.Run(func() (err error) { release, err = occupy(1790); return err }))
 	if _, err := s.call("PUT", "/v1/intent", taken); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("a port that is taken: %v", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
 // bird is a BIRD 2 in a namespace of its own, linked to a speaker; what it
@@ -97,22 +98,10 @@ protocol bgp edge {
 
 func (b *bird) start() {
 	b.t.Helper()
-	b.proc = b.ns.start(b.t, b.dir+"/bird.log", "bird", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P", b.dir+"/pid")
-	eventually(b.t, 5*time.Second, func() string {
-		if out := b.birdc("show status"); !strings.Contains(out, "Daemon is up") {
-			return out
-		}
-		return ""
-	})
+	b.proc = b.ns.StartBIRD(b.t, bgptest.Daemon{Dir: b.dir})
 }
 
-func (b *bird) birdc(cmd string) string {
-	out, err := exec.Command("birdc", "-s", b.dir+"/ctl", cmd).CombinedOutput()
-	if err != nil {
-		return fmt.Sprintf("birdc: %v: %s", err, out)
-	}
-	return string(out)
-}
+func (b *bird) birdc(cmd string) string { return bgptest.Birdc(b.dir, cmd) }
 
 // seen is a path as a router shows it.
 type seen struct {
@@ -197,11 +186,11 @@ var (
 
 // watch counts deletions of net4 and net6 from the kernel tables of a
 // namespace until the returned function is called.
-func (s *space) watch(t testing.TB) (deleted func() int) {
+func watch(t testing.TB, s *space) (deleted func() int) {
 	t.Helper()
 	ch := make(chan netlink.RouteUpdate, 256)
 	stop := make(chan struct{})
-	must(t, netlink.RouteSubscribeAt(s.fd, ch, stop))
+	must(t, netlink.RouteSubscribeAt(s.NS, ch, stop))
 	n := make(chan int)
 	go func() {
 		count := 0
@@ -217,10 +206,10 @@ func (s *space) watch(t testing.TB) (deleted func() int) {
 
 // inFIB waits until the kernel of the namespace routes net4 and net6, or does
 // not.
-func (s *space) inFIB(t testing.TB, want bool) {
+func inFIB(t testing.TB, s *space, want bool) {
 	t.Helper()
 	eventually(t, 10*time.Second, func() string {
-		routes, err := s.nl.RouteList(nil, netlink.FAMILY_ALL)
+		routes, err := s.Netlink.RouteList(nil, netlink.FAMILY_ALL)
 		must(t, err)
 		for _, p := range []netip.Prefix{net4, net6} {
 			got := false

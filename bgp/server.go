@@ -66,14 +66,21 @@ type server struct {
 	neighbour *api.Peer // nil: none
 	// tired says that the neighbour has become idle since the last revive.
 	tired atomic.Bool
+	// added is when the neighbour was, kick asks for a revive.
+	added time.Time
+	kick  func()
 }
+
+// settling is how long a neighbour may be idle because it is new: to take it for
+// one that has lost its session would end the session that it is about to have.
+const settling = time.Second
 
 // newServer starts the main loop of a server. kick is called, and must not block,
 // when the server has to be revived.
 func newServer(ctx context.Context, log *slog.Logger, kick func()) (*server, error) {
 	srv := gobgp.NewBgpServer(gobgp.LoggerOption(serverLog{log}))
 	go srv.Serve() // GoBGP v3 has no way to end it: see pool
-	s := &server{paths: srv, peers: srv, policies: srv, life: srv}
+	s := &server{paths: srv, peers: srv, policies: srv, life: srv, kick: kick}
 	err := do(ctx, "watch neighbour", func(context.Context) error {
 		// Not the context of this call: it is watched for as long as the
 		// server can be used again, that is, until the process ends.
@@ -176,7 +183,7 @@ func (s *server) welcome(ctx context.Context, n *api.Peer) error {
 		return err
 	}
 	// Noted before it is done: a call that was given up may do it after all.
-	s.neighbour = n
+	s.neighbour, s.added = n, time.Now()
 	return do(ctx, "add neighbour", func(ctx context.Context) error { return s.peers.AddPeer(ctx, &api.AddPeerRequest{Peer: n}) })
 }
 
@@ -209,14 +216,18 @@ func (s *server) session(ctx context.Context) (api.PeerState_SessionState, error
 
 // revive makes an idle neighbour anew. GoBGP stays idle for 5 s after each
 // session, which cannot be set, and closes every connection until then: the
-// router would wait for all that time. A neighbour that was just added is not
-// idle for longer than it takes to ask.
+// router would wait for all that time. One that was just added is left alone.
 func (s *server) revive(ctx context.Context) error {
 	if s.neighbour == nil || !s.tired.Swap(false) {
 		return nil
 	}
 	if st, err := s.session(ctx); err != nil || st != api.PeerState_IDLE {
 		return err
+	}
+	if wait := settling - time.Since(s.added); wait > 0 {
+		s.tired.Store(true)
+		time.AfterFunc(wait, s.kick)
+		return nil
 	}
 	return s.welcome(ctx, s.neighbour)
 }

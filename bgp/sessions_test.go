@@ -248,7 +248,7 @@ func TestReloads(t *testing.T) {
 		t.Errorf("after 1000 reloads: since %s, before %s, %d flaps, %d withdrawn", after.Since, before.Since, after.Flaps, after.Messages.WithdrawsSent)
 	}
 	// The peer that came and went 500 times has left nothing behind.
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.proc.cmd.Process.Pid))
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.proc.Cmd.Process.Pid))
 	must(t, err)
 	if len(fds) > 60 {
 		t.Errorf("%d open files", len(fds))
@@ -261,7 +261,7 @@ func TestSteadyAndDegraded(t *testing.T) {
 	t.Parallel()
 	s := newSpeaker(t)
 	r := newBird(t, s, 1, birdOptions{})
-	wired := r.ns.capture(t, "10.0.1.1")
+	wired := newCapture(t, r.ns, "10.0.1.1")
 	in := intentOf(peerN(1))
 	s.set(in)
 	r.has(net4, normal4)
@@ -301,7 +301,7 @@ func TestKeepalivesUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newSpeaker(t)
 	r := newBird(t, s, 1, birdOptions{})
-	wired := r.ns.capture(t, "10.0.1.1")
+	wired := newCapture(t, r.ns, "10.0.1.1")
 	p := peerN(1)
 	p.Hold, p.Keepalive = 3*time.Second, time.Second
 	in := intentOf(p)
@@ -309,13 +309,13 @@ func TestKeepalivesUnderLoad(t *testing.T) {
 	s.established("r1")
 	var load []*process
 	for range 6 {
-		load = append(load, s.ns.start(t, s.dir+"/load.log", "sh", "-c", "while :; do :; done"))
+		load = append(load, s.ns.Start(t, s.dir+"/load.log", "sh", "-c", "while :; do :; done"))
 	}
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); {
 		s.set(in)
 	}
 	for _, l := range load {
-		l.stop(syscall.SIGKILL)
+		l.Stop(syscall.SIGKILL)
 	}
 	var last time.Time
 	for _, m := range wired.of(t, wire.TypeKeepalive) {

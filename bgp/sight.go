@@ -1,6 +1,8 @@
 package bgp
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -95,18 +97,33 @@ func (a *aides) sessionChanged(peer netip.Addr) {
 	}
 }
 
+// The state goes to edged several times a second: it shows so many sightings of
+// one prefix, and so many in all. They are in the log, too.
+const (
+	maxOfPrefix  = 8
+	maxSightings = 256
+)
+
 // sightings are what the watch has seen, and how its feed does.
 func (a *aides) sightings() (out []edge.Sighting, feed edge.SourceState) {
 	if a.running["watch"] == nil {
 		return nil, feed
 	}
 	st := a.watch.State()
-	for _, alarm := range st.Alarms {
+	seen := map[netip.Prefix]int{}
+	for i, alarm := range st.Alarms {
+		if seen[alarm.Prefix]++; seen[alarm.Prefix] > maxOfPrefix {
+			continue
+		}
+		if len(out) == maxSightings {
+			feed.LastErr = fmt.Sprintf("%d alarms more than are shown", len(st.Alarms)-i)
+			break
+		}
 		out = append(out, edge.Sighting{
 			Kind: alarm.Kind, Net: alarm.Prefix, Seen: alarm.Seen, Evidence: alarm.Evidence, Since: alarm.Since, Last: alarm.Last,
 		})
 	}
-	feed = edge.SourceState{Source: st.Source, Updated: st.LastAt, Items: int(st.Lines), LastErr: st.LastErr}
+	feed = edge.SourceState{Source: st.Source, Updated: st.LastAt, Items: int(st.Lines), LastErr: cmp.Or(st.LastErr, feed.LastErr)}
 	if why := a.failed["watch"]; why != "" {
 		feed.LastErr = why
 	}

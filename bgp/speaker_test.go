@@ -54,7 +54,7 @@ func announced(t *testing.T) (*speaker, *bird, edge.Intent) {
 func TestAnnounceDegradeWithdraw(t *testing.T) {
 	t.Parallel()
 	s, r, in := announced(t) // over the same IPv4 session
-	r.ns.inFIB(t, true)
+	inFIB(t, r.ns, true)
 	s.holds("r1", in)
 
 	// A steady state sends nothing, however often the lease is renewed.
@@ -67,7 +67,7 @@ func TestAnnounceDegradeWithdraw(t *testing.T) {
 	}
 
 	// Degrading and coming back are implicit updates.
-	deleted := r.ns.watch(t)
+	deleted := watch(t, r.ns)
 	s.set(degraded(in))
 	r.has(net4, degraded4)
 	r.has(net6, degraded6)
@@ -94,7 +94,7 @@ func TestAnnounceDegradeWithdraw(t *testing.T) {
 	r.has(net6, normal6)
 	s.set(withdrawn(one, time.Now().Add(10*time.Second), net6))
 	r.has(net6, nil)
-	r.ns.inFIB(t, false)
+	inFIB(t, r.ns, false)
 	if p := s.peer("r1"); p.Flaps != 0 || p.LastErr != "" || p.Held != nil {
 		t.Errorf("peer after it all: %+v", p)
 	}
@@ -105,8 +105,8 @@ func TestAnnounceDegradeWithdraw(t *testing.T) {
 func (s *speaker) endsAtOnce(r *bird) {
 	t := s.t
 	t.Helper()
-	s.proc.stop(syscall.SIGTERM)
-	if code := s.proc.cmd.ProcessState.ExitCode(); code != 0 {
+	s.proc.Stop(syscall.SIGTERM)
+	if code := s.proc.Cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
 	eventually(t, time.Second, func() string {
@@ -129,8 +129,8 @@ func TestFRR(t *testing.T) {
 	}
 	r.has(net4, frrNormal("10.0.1.1"))
 	r.has(net6, frrNormal("fd00:1::1"))
-	r.ns.inFIB(t, true)
-	deleted := r.ns.watch(t)
+	inFIB(t, r.ns, true)
+	deleted := watch(t, r.ns)
 	s.set(degraded(in))
 	path := strings.TrimSpace(strings.Repeat("4200000001 ", 4))
 	r.has(net4, &seen{path: path, med: 500, communities: "graceful-shutdown", nextHop: "10.0.1.1"})
@@ -143,13 +143,13 @@ func TestFRR(t *testing.T) {
 	s.set(withdrawn(in, time.Now().Add(10*time.Second), net4, net6))
 	r.has(net4, nil)
 	r.has(net6, nil)
-	r.ns.inFIB(t, false)
+	inFIB(t, r.ns, false)
 }
 
 func TestLeaseRunsOut(t *testing.T) {
 	t.Parallel()
 	s, r, in := announced(t)
-	deleted := r.ns.watch(t)
+	deleted := watch(t, r.ns)
 
 	in.Speaker.Lease = time.Second
 	if st := s.set(in); st.Expired || st.LeaseLeft <= 0 || st.LeaseLeft > time.Second {
@@ -276,7 +276,7 @@ func TestImportsNothing(t *testing.T) {
 	if now, withdraws := other.counts(); now != updates+2 || withdraws != 0 {
 		t.Errorf("the other router got %d updates and %d withdrawals, want 2 and 0", now-updates, withdraws)
 	}
-	routes, err := s.ns.nl.RouteList(nil, 0)
+	routes, err := s.ns.Netlink.RouteList(nil, 0)
 	must(t, err)
 	for _, route := range routes {
 		if route.Protocol == 186 || route.Gw != nil {

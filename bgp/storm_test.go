@@ -136,7 +136,7 @@ type rogue struct {
 // meet opens a session with the speaker.
 func meet(ns *space, asn uint32) (*rogue, error) {
 	var conn net.Conn
-	err := ns.run(func() (err error) { conn, err = net.DialTimeout("tcp", "10.0.1.1:179", 5*time.Second); return err })
+	err := ns.Run(func() (err error) { conn, err = net.DialTimeout("tcp", "10.0.1.1:179", 5*time.Second); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func TestGarbage(t *testing.T) {
 		t.Errorf("the other session: %+v", st)
 	}
 	select {
-	case <-s.proc.done:
+	case <-s.proc.Done:
 		t.Error("the speaker has ended")
 	default:
 	}

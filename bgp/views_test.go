@@ -52,7 +52,7 @@ func TestRPKI(t *testing.T) {
 		t.Errorf("origins: %+v", st.Origins)
 	}
 	// A restart does not let it slip through.
-	s.proc.stop(syscall.SIGKILL)
+	s.proc.Stop(syscall.SIGKILL)
 	s.start()
 	r.has(net6, normal6)
 	if r.route(net4) != nil {

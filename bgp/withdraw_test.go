@@ -73,7 +73,7 @@ func TestPermitEnds(t *testing.T) {
 	if did := f.did(); did != "delete 198.51.100.0/24, add 203.0.113.0/24" {
 		t.Errorf("did %s", did)
 	}
-	if got := s.intent; got.Generation != 4 || len(got.Announcements) != 2 || got.Announcements[1].Net != p6 || got.Withdraw != nil || !s.lease.renewed.Equal(start) || s.failed {
+	if got := s.intent; got.Generation != 4 || len(got.Announcements) != 2 || got.Announcements[1].Net != p6 || got.Withdraw != nil || !s.lease.renewed.Equal(now) || s.failed {
 		t.Errorf("in force: %+v, lease renewed %s after, failed %v", got, s.lease.renewed.Sub(start), s.failed)
 	}
 	// What stays must be named the next time, and is not touched until then.

@@ -201,8 +201,8 @@ func wrong(good, good6 packet) []hostile {
 func TestHostilePackets(t *testing.T) {
 	t.Parallel()
 	a, b, sa, sb := both(t)
-	sa.up(t, "v0", "10.0.0.7/24")
-	sb.up(t, "v0", "10.0.0.9/24")
+	sa.Up(t, "v0", "10.0.0.7/24")
+	sb.Up(t, "v0", "10.0.0.9/24")
 	cfg6 := multi(to("fd00::2", "fd00::1"))
 	cfg6.MinTTL = 200
 	a.set(to("10.0.0.2", "10.0.0.1"), to("10.0.0.8", "10.0.0.7"), cfg6)
@@ -212,7 +212,7 @@ func TestHostilePackets(t *testing.T) {
 	good6 := good
 	good6.mine, good6.yours = up6.Remote, up6.Local
 	send := func(peer, dest string, ttl int, b []byte) {
-		sb.sendRaw(t, netip.AddrPortFrom(netip.MustParseAddr(peer), 0), netip.MustParseAddrPort(dest), ttl, b)
+		sendRaw(t, sb, rawPacket{netip.AddrPortFrom(netip.MustParseAddr(peer), 0), netip.MustParseAddrPort(dest), ttl, b})
 	}
 	for _, c := range wrong(good, good6) {
 		before := a.status(c.peer)
@@ -268,9 +268,9 @@ func TestOpenErrors(t *testing.T) {
 		t.Errorf("an error stayed: %+v", st)
 	}
 	// The interface goes, and another of its name comes.
-	l, err := sa.nl.LinkByName("v0")
+	l, err := sa.Netlink.LinkByName("v0")
 	must(t, err)
-	must(t, sa.nl.LinkDel(l))
+	must(t, sa.Netlink.LinkDel(l))
 	if st := a.reaches("10.0.0.2", Down); !st.Failed() || st.Diag != DiagExpired {
 		t.Errorf("status %+v", st)
 	}
@@ -289,7 +289,7 @@ func TestAddressComesLater(t *testing.T) {
 	for _, peer := range []string{"10.0.0.2", "fd00::2"} {
 		a.becomes(peer, "says that the address is missing", func(s Status) bool { return strings.Contains(s.LastErr, "is not on this box") })
 	}
-	sa.up(t, "v0", "10.0.0.7/24", "fd00::7/64")
+	sa.Up(t, "v0", "10.0.0.7/24", "fd00::7/64")
 	for _, peer := range []string{"10.0.0.2", "fd00::2"} {
 		if st := a.reaches(peer, Up); st.LastErr != "" {
 			t.Errorf("an error stayed: %+v", st)
@@ -322,7 +322,7 @@ func TestLifecycle(t *testing.T) {
 		t.Errorf("an invalid config was taken: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := newSpace(t).goIn(func() error { return e.Run(ctx) })
+	done := newSpace(t).Go(func() error { return e.Run(ctx) })
 	<-e.Ready()
 	if st := e.States(); len(st) != 1 || st[0].Peer != netip.MustParseAddr("127.0.0.2") {
 		t.Errorf("states %+v", st)

@@ -88,7 +88,7 @@ func (l *life) hops() {
 	down.put(&b)
 	for i, peer := range theirs() {
 		from, at := netip.MustParseAddr(peer), netip.MustParseAddr(ours()[i])
-		l.sb.sendRaw(l, netip.AddrPortFrom(from, 0), netip.AddrPortFrom(at, portSingle), 254, b[:])
+		sendRaw(l, l.sb, rawPacket{netip.AddrPortFrom(from, 0), netip.AddrPortFrom(at, portSingle), 254, b[:]})
 		if st := l.e.becomes(peer, "counted", func(s Status) bool { return s.Dropped["ttl"] == 1 }); st.State != Up {
 			l.Errorf("status %+v", st)
 		}
@@ -98,7 +98,7 @@ func (l *life) hops() {
 // freeze: the router's processes stop, and go on.
 func (l *life) freeze() {
 	stopped := time.Now()
-	must(l, l.r.process().cmd.Process.Signal(syscall.SIGSTOP))
+	must(l, l.r.process().Cmd.Process.Signal(syscall.SIGSTOP))
 	for _, peer := range theirs() {
 		st := l.e.reaches(peer, Down)
 		if !st.Failed() || st.Diag != DiagExpired {
@@ -109,7 +109,7 @@ func (l *life) freeze() {
 			l.Errorf("down after %s", took)
 		}
 	}
-	must(l, l.r.process().cmd.Process.Signal(syscall.SIGCONT))
+	must(l, l.r.process().Cmd.Process.Signal(syscall.SIGCONT))
 	l.up()
 }
 
@@ -157,15 +157,15 @@ func TestRoutersMultihop(t *testing.T) {
 		sa, sr, sb := newSpace(t), newSpace(t), newSpace(t)
 		link(t, sa, sr, "v0") // 10.0.0.1 - 10.0.0.2
 		link(t, sb, sr, "v1") // addresses of its own follow
-		sr.up(t, "v1", "10.0.1.1/24", "fd01::1/64")
-		sb.up(t, "v1", "10.0.1.2/24", "fd01::2/64")
+		sr.Up(t, "v1", "10.0.1.1/24", "fd01::1/64")
+		sb.Up(t, "v1", "10.0.1.2/24", "fd01::2/64")
 		unaddress(t, sr, "v1", "10.0.0.2/24", "fd00::2/64")
 		unaddress(t, sb, "v1", "10.0.0.1/24", "fd00::1/64")
-		sr.run(t, func() error {
+		must(t, sr.Run(func() error {
 			return errors.Join(
 				os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
 				os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
-		})
+		}))
 		route(t, sa, "v0", "10.0.1.0/24", "10.0.0.2")
 		route(t, sa, "v0", "fd01::/64", "fd00::2")
 		route(t, sb, "v1", "10.0.0.0/24", "10.0.1.1")
@@ -206,7 +206,7 @@ func TestBesideAnotherDaemon(t *testing.T) {
 	withRouters(t, func(t *testing.T, start func(testing.TB, *space, time.Duration, ...neighbour) router) {
 		for _, first := range []string{"daemon", "engine"} {
 			sa, sb := pair(t)
-			sa.up(t, "v0", "10.0.0.5/24")
+			sa.Up(t, "v0", "10.0.0.5/24")
 			far := run(t, sb)
 			far.set(to("10.0.0.1", "10.0.0.2"), to("10.0.0.5", "10.0.0.2"))
 			var e *running

@@ -7,95 +7,40 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// must ends the test on an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// What every test here calls, by a short name.
+type (
+	space   = bgptest.Space
+	process = bgptest.Process
+)
 
-// eventually polls cond, which says what is still missing, until it says
-// nothing. It returns the time that took.
-func eventually(t testing.TB, limit time.Duration, cond func() string) time.Duration {
-	t.Helper()
-	began := time.Now()
-	deadline := began.Add(limit)
-	for {
-		missing := cond()
-		if missing == "" {
-			return time.Since(began)
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, missing)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// space is an anonymous network namespace; it lives as long as its handle.
-type space struct {
-	fd netns.NsHandle
-	nl *netlink.Handle
-}
-
-func newSpace(t testing.TB) *space {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
-	must(t, err)
-	defer home.Close()
-	fd, err := netns.New()
-	must(t, err)
-	must(t, netns.Set(home))
-	nl, err := netlink.NewHandleAt(fd)
-	must(t, err)
-	t.Cleanup(func() { nl.Close(); fd.Close() })
-	s := &space{fd, nl}
-	s.up(t, "lo")
-	return s
-}
-
-func (s *space) up(t testing.TB, name string, addrs ...string) {
-	t.Helper()
-	l, err := s.nl.LinkByName(name)
-	must(t, err)
-	for _, a := range addrs {
-		addr, err := netlink.ParseAddr(a)
-		must(t, err)
-		addr.Flags = unix.IFA_F_NODAD
-		must(t, s.nl.AddrAdd(l, addr))
-	}
-	must(t, s.nl.LinkSetUp(l))
-}
+var (
+	must       = bgptest.Must
+	tempDir    = bgptest.TempDir
+	newSpace   = bgptest.NewSpace
+	eventually = bgptest.Poll(5 * time.Millisecond).Eventually
+)
 
 // link joins a and b by a veth of the same name at both ends: 10.0.0.1,
 // fd00::1 and fe80::1 in a, .2 and ::2 in b.
 func link(t testing.TB, a, b *space, name string) {
 	t.Helper()
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(b.fd)}
-	must(t, a.nl.LinkAdd(veth))
-	a.up(t, name, "10.0.0.1/24", "fd00::1/64", "fe80::1/64")
-	b.up(t, name, "10.0.0.2/24", "fd00::2/64", "fe80::2/64")
+	bgptest.Link(t, a, b, name)
+	a.Up(t, name, "10.0.0.1/24", "fd00::1/64", "fe80::1/64")
+	b.Up(t, name, "10.0.0.2/24", "fd00::2/64", "fe80::2/64")
 }
 
 // pair is two namespaces joined by the veth v0.
@@ -104,69 +49,6 @@ func pair(t testing.TB) (a, b *space) {
 	a, b = newSpace(t), newSpace(t)
 	link(t, a, b, "v0")
 	return a, b
-}
-
-// goIn calls f on a thread inside the namespace.
-func (s *space) goIn(f func() error) <-chan error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := netns.Set(s.fd); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return done
-}
-
-func (s *space) run(t testing.TB, f func() error) {
-	t.Helper()
-	must(t, <-s.goIn(f))
-}
-
-// process is a child inside a namespace.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{}
-}
-
-// start runs a command inside the namespace until stop or the test's end. Its
-// output goes to a file, shown when the test fails.
-func (s *space) start(t testing.TB, log string, args ...string) *process {
-	t.Helper()
-	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	must(t, err)
-	defer f.Close()
-	p := &process{cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = f, f
-	// The death signal comes when the starting *thread* ends: the goroutine
-	// below keeps it until the child is gone.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	s.goIn(func() error {
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			p.cmd.Wait()
-		}
-		close(p.done)
-		return nil
-	})
-	must(t, <-started)
-	t.Cleanup(func() {
-		p.stop(syscall.SIGKILL)
-		if b, err := os.ReadFile(log); err == nil && t.Failed() {
-			t.Logf("%s:\n%s", filepath.Base(log), b[max(0, len(b)-4000):])
-		}
-	})
-	return p
-}
-
-// stop sends sig and waits for the end.
-func (p *process) stop(sig syscall.Signal) {
-	p.cmd.Process.Signal(sig)
-	<-p.done
 }
 
 // running is an Engine that runs in a namespace.
@@ -185,7 +67,7 @@ func run(t testing.TB, s *space) *running {
 	r.Engine = New(Options{Log: slog.New(slog.NewTextHandler(logTo{t}, nil)), OnChange: r.change})
 	ctx, cancel := context.WithCancel(context.Background())
 	tid := make(chan int, 1)
-	done := s.goIn(func() error {
+	done := s.Go(func() error {
 		tid <- unix.Gettid()
 		return r.Run(ctx)
 	})
@@ -282,49 +164,55 @@ func to(peer, local string) Config {
 	return c
 }
 
-// sendRaw sends b from an address of the namespace to port 3784 or 4784, with
-// a TTL.
-func (s *space) sendRaw(t testing.TB, from, dest netip.AddrPort, ttl int, b []byte) {
+// rawPacket is one from an address of the sender to port 3784 or 4784.
+type rawPacket struct {
+	from, dest netip.AddrPort
+	ttl        int
+	b          []byte
+}
+
+// sendRaw sends a packet from a namespace.
+func sendRaw(t testing.TB, s *space, d rawPacket) {
 	t.Helper()
-	s.run(t, func() error {
+	must(t, s.Run(func() error {
 		index, err := interfaceIndex("v0")
 		if err != nil {
 			return err
 		}
 		level, option := unix.IPPROTO_IP, unix.IP_TTL
-		if dest.Addr().Is6() {
+		if d.dest.Addr().Is6() {
 			level, option = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
 		}
-		fd, err := udp(dest.Addr(), 0, [3]int{level, option, ttl}, [3]int{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
+		fd, err := udp(d.dest.Addr(), 0, [3]int{level, option, d.ttl}, [3]int{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
 		return errors.Join(
-			unix.Bind(fd, sockaddr(from.Addr(), int(from.Port()), index)),
-			unix.Sendto(fd, b, 0, sockaddr(dest.Addr(), int(dest.Port()), index)),
+			unix.Bind(fd, sockaddr(d.from.Addr(), int(d.from.Port()), index)),
+			unix.Sendto(fd, d.b, 0, sockaddr(d.dest.Addr(), int(d.dest.Port()), index)),
 		)
-	})
+	}))
 }
 
 // unaddress takes addresses from an interface.
 func unaddress(t testing.TB, s *space, name string, addrs ...string) {
 	t.Helper()
-	l, err := s.nl.LinkByName(name)
+	l, err := s.Netlink.LinkByName(name)
 	must(t, err)
 	for _, a := range addrs {
 		addr, err := netlink.ParseAddr(a)
 		must(t, err)
-		must(t, s.nl.AddrDel(l, addr))
+		must(t, s.Netlink.AddrDel(l, addr))
 	}
 }
 
 // route leads a network over a gateway.
 func route(t testing.TB, s *space, name, to, via string) {
 	t.Helper()
-	l, err := s.nl.LinkByName(name)
+	l, err := s.Netlink.LinkByName(name)
 	must(t, err)
 	_, dst, err := net.ParseCIDR(to)
 	must(t, err)
-	must(t, s.nl.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst, Gw: net.ParseIP(via)}))
+	must(t, s.Netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst, Gw: net.ParseIP(via)}))
 }

@@ -40,8 +40,8 @@ func many(t testing.TB, n int, interval time.Duration) (a, b *running) {
 	var near, far []Config
 	for i := range n {
 		here, there := netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(1 + i%250)}), netip.AddrFrom4([4]byte{10, 2, byte(i / 250), byte(1 + i%250)})
-		sa.up(t, "lo", here.String()+"/32")
-		sb.up(t, "lo", there.String()+"/32")
+		sa.Up(t, "lo", here.String()+"/32")
+		sb.Up(t, "lo", there.String()+"/32")
 		near = append(near, Config{Peer: there, Local: here, MinTx: interval, MinRx: interval})
 		far = append(far, Config{Peer: here, Local: there, MinTx: interval, MinRx: interval})
 	}
@@ -130,8 +130,8 @@ func TestUnderLoad(t *testing.T) {
 	eventually(t, 10*time.Second, func() string { return a.notAgreed(1, 50*ms) })
 
 	for i := range *loadHogs * runtime.NumCPU() {
-		p := sb.start(t, fmt.Sprintf("%s/hog%d", t.TempDir(), i), "sh", "-c", "while :; do :; done")
-		defer p.stop(9)
+		p := sb.Start(t, fmt.Sprintf("%s/hog%d", t.TempDir(), i), "sh", "-c", "while :; do :; done")
+		defer p.Stop(9)
 	}
 	var stop atomic.Bool
 	defer stop.Store(true)
@@ -209,7 +209,7 @@ func TestThreadPriority(t *testing.T) {
 		}
 		return attr.Policy == unix.SCHED_DEADLINE, int(attr.Nice)
 	}
-	s.run(t, func() error {
+	must(t, s.Run(func() error {
 		_, before := policy()
 		ctx, cancel := context.WithCancel(context.Background())
 		var deadline bool
@@ -230,5 +230,5 @@ func TestThreadPriority(t *testing.T) {
 			t.Errorf("the thread keeps its priority: nice %d, before %d", after, before)
 		}
 		return nil
-	})
+	}))
 }

@@ -13,7 +13,7 @@ import (
 func TestOwnPause(t *testing.T) {
 	t.Parallel()
 	sa, sb := pair(t)
-	sb.up(t, "v0", "10.0.0.3/24")
+	sb.Up(t, "v0", "10.0.0.3/24")
 	b := run(t, sb)
 	var pause atomic.Int64
 	a := &running{t: t, end: func() {}}
@@ -24,7 +24,7 @@ func TestOwnPause(t *testing.T) {
 		}
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
-	done := sa.goIn(func() error { return a.Run(ctx) })
+	done := sa.Go(func() error { return a.Run(ctx) })
 	defer func() { cancel(); must(t, <-done) }()
 	<-a.Ready()
 

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
 // router is a far end that is not ours. It runs with a real-time priority: on
@@ -39,13 +40,7 @@ type neighbour struct {
 	multihop           bool
 }
 
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "bfd") // short enough for the path of a unix socket
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
+func realtime() []string { return []string{"chrt", "-f", "1"} }
 
 // bird is a BIRD 2 that runs the BFD protocol alone.
 type bird struct {
@@ -75,25 +70,11 @@ func newBird(t testing.TB, ns *space, interval time.Duration, neighbours ...neig
 
 func (b *bird) start() {
 	b.t.Helper()
-	b.proc = b.ns.start(b.t, b.dir+"/bird.log", "chrt", "-f", "1", "bird", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P", b.dir+"/pid")
-	eventually(b.t, 5*time.Second, func() string {
-		if out := b.show("status"); !strings.Contains(out, "Daemon is up") {
-			return out
-		}
-		return ""
-	})
-}
-
-func (b *bird) show(what string) string {
-	out, err := exec.Command("birdc", "-s", b.dir+"/ctl", "show "+what).CombinedOutput()
-	if err != nil {
-		return fmt.Sprintf("birdc: %v: %s", err, out)
-	}
-	return string(out)
+	b.proc = b.ns.StartBIRD(b.t, bgptest.Daemon{Dir: b.dir, Before: realtime()})
 }
 
 func (b *bird) session(addr string) routerSession {
-	for line := range strings.Lines(b.show("bfd sessions")) {
+	for line := range strings.Lines(bgptest.Birdc(b.dir, "show bfd sessions")) {
 		// IP address, Interface, State, Since, Interval, Timeout
 		f := strings.Fields(line)
 		if len(f) == 6 && f[0] == addr {
@@ -111,7 +92,7 @@ func seconds(s string) time.Duration {
 func (b *bird) process() *process { return b.proc }
 
 func (b *bird) restart() {
-	b.proc.stop(syscall.SIGKILL)
+	b.proc.Stop(syscall.SIGKILL)
 	b.start()
 }
 
@@ -125,7 +106,7 @@ type frr struct {
 
 func newFRR(t testing.TB, ns *space, interval time.Duration, neighbours ...neighbour) router {
 	t.Helper()
-	f := &frr{t: t, ns: ns, dir: tempDir(t)}
+	f := &frr{t: t, ns: ns}
 	conf := strings.Builder{}
 	conf.WriteString("log stdout\nbfd\n")
 	for _, n := range neighbours {
@@ -139,12 +120,7 @@ func newFRR(t testing.TB, ns *space, interval time.Duration, neighbours ...neigh
 		}
 		fmt.Fprintf(&conf, "\n  receive-interval %[1]d\n  transmit-interval %[1]d\n exit\n", interval.Milliseconds())
 	}
-	must(t, os.WriteFile(f.dir+"/bfdd.conf", []byte(conf.String()), 0o644))
-	must(t, os.WriteFile(f.dir+"/zebra.conf", []byte("log stdout\n"), 0o644))
-	u, err := user.Lookup("frr") // the daemons give up root
-	must(t, err)
-	uid, _ := strconv.Atoi(u.Uid)
-	must(t, os.Chown(f.dir, uid, -1))
+	f.dir = bgptest.FRRDir(t, map[string]string{"bfdd": conf.String()})
 	f.start("zebra")
 	f.bfdd = f.start("bfdd", "--bfdctl", f.dir+"/bfdctl")
 	return f
@@ -152,16 +128,7 @@ func newFRR(t testing.TB, ns *space, interval time.Duration, neighbours ...neigh
 
 func (f *frr) start(daemon string, more ...string) *process {
 	f.t.Helper()
-	args := append([]string{"chrt", "-f", "1", "/usr/lib/frr/" + daemon, "-f", f.dir + "/" + daemon + ".conf", "-i", f.dir + "/" + daemon + ".pid",
-		"-z", f.dir + "/zserv", "--vty_socket", f.dir, "-A", "127.0.0.1", "-P", "0"}, more...)
-	p := f.ns.start(f.t, f.dir+"/"+daemon+".log", args...)
-	eventually(f.t, 10*time.Second, func() string {
-		if out, err := f.show(daemon, "version"); err != nil {
-			return fmt.Sprintf("%s: %v: %s", daemon, err, out)
-		}
-		return ""
-	})
-	return p
+	return f.ns.StartFRR(f.t, daemon, bgptest.Daemon{Dir: f.dir, Before: realtime(), More: more})
 }
 
 func (f *frr) show(daemon, what string) ([]byte, error) {
@@ -200,7 +167,7 @@ func (f *frr) session(addr string) routerSession {
 func (f *frr) process() *process { return f.bfdd }
 
 func (f *frr) restart() {
-	f.bfdd.stop(syscall.SIGKILL)
+	f.bfdd.Stop(syscall.SIGKILL)
 	f.bfdd = f.start("bfdd", "--bfdctl", f.dir+"/bfdctl")
 }
 

@@ -122,6 +122,10 @@ func (s *session) part(f farewell) {
 	s.conn.SetWriteDeadline(time.Now())
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
+	s.parted = time.Now()
+	// A router with GTSM would not hear that we go, and wait in a dead session. If
+	// this fails, it waits.
+	_ = control(s.conn, func(fd int) error { return setTTL(fd, s.p.addr.Is6(), maxTTL, 0) })
 	limit := byeLimit
 	if f.hard {
 		// What does not leave at once is thrown away with the connection.
@@ -138,13 +142,16 @@ func (s *session) part(f farewell) {
 		return
 	}
 	s.conn.CloseWrite()
-	s.conn.SetReadDeadline(time.Now().Add(drainLimit))
+	s.conn.SetReadDeadline(s.parted.Add(drainLimit))
 }
 
 // drain reads what the router still sends until it closes, and for a while at
 // most.
 func (s *session) drain() {
 	s.finish(farewell{why: "the session ended"}) // not without a reason: it has been
-	s.conn.SetReadDeadline(time.Now().Add(drainLimit))
+	s.wmu.Lock()
+	until := s.parted.Add(drainLimit) // one wait, whoever began it
+	s.wmu.Unlock()
+	s.conn.SetReadDeadline(until)
 	io.Copy(io.Discard, s.conn)
 }

@@ -26,7 +26,7 @@ func newFar(t testing.TB, r *rig, n int) *far {
 	t.Helper()
 	f := &far{t: t, ns: newSpace(t), n: n}
 	link(t, r.ns, f.ns, n)
-	must(f.t, f.ns.run(func() (err error) {
+	must(f.t, f.ns.Run(func() (err error) {
 		f.l, err = net.Listen("tcp4", peerN(f.n).Addr.String()+":179")
 		return err
 	}))
@@ -104,7 +104,7 @@ func (f *far) dial() *talk {
 
 func (f *far) tryDial() (*talk, error) {
 	var conn net.Conn
-	err := f.ns.run(func() (err error) {
+	err := f.ns.Run(func() (err error) {
 		d := dialer(func(int) error { return nil })
 		d.LocalAddr = &net.TCPAddr{IP: peerN(f.n).Addr.AsSlice()}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -308,7 +308,8 @@ func TestNeverReads(t *testing.T) {
 	k.conn.Close()
 	g.renew()
 
-	fill()
+	k = fill()
+	defer k.conn.Close() // not before: a connection that nobody holds is closed by the collector
 	eventually(t, 10*time.Second, func() string {
 		if st := r.state(p); !strings.Contains(st.LastErr, "the router takes nothing: what it is sent has waited for 3s") {
 			return st.LastErr

@@ -240,7 +240,7 @@ func TestNotReady(t *testing.T) {
 		t.Error("a peer without an address was taken")
 	}
 	other := New(Options{Log: r.hub.o.Log, Listen: 1791})
-	other.inside = r.ns.inside
+	other.inside = inside(r.ns)
 	if err := other.Run(t.Context()); err == nil {
 		t.Error("a port was had twice")
 	}

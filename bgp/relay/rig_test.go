@@ -66,7 +66,7 @@ func newRigIn(t testing.TB, ns *space, listen int) *rig {
 			r.mu.Unlock()
 		},
 	})
-	r.hub.inside = r.ns.inside
+	r.hub.inside = inside(r.ns)
 	var ctx context.Context
 	ctx, r.end = context.WithCancel(context.Background())
 	go func() { r.done <- r.hub.Run(ctx) }()

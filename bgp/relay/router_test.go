@@ -4,12 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"os/user"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
 // bird is a BIRD 2 in a namespace of its own.
@@ -80,22 +79,10 @@ protocol bgp edge {
 
 func (b *bird) start() {
 	b.t.Helper()
-	b.proc = b.ns.start(b.t, b.dir+"/bird.log", "bird", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P", b.dir+"/pid")
-	eventually(b.t, 10*time.Second, func() string {
-		if out := b.birdc("show status"); !strings.Contains(out, "Daemon is up") {
-			return out
-		}
-		return ""
-	})
+	b.proc = b.ns.StartBIRD(b.t, bgptest.Daemon{Dir: b.dir})
 }
 
-func (b *bird) birdc(cmd ...string) string {
-	out, err := exec.Command("birdc", append([]string{"-s", b.dir + "/ctl"}, cmd...)...).CombinedOutput()
-	if err != nil {
-		return fmt.Sprintf("birdc: %v: %s", err, out)
-	}
-	return string(out)
-}
+func (b *bird) birdc(cmd ...string) string { return bgptest.Birdc(b.dir, cmd...) }
 
 // has waits until BIRD has the prefix with all the words; no words: until it
 // does not have it.
@@ -120,7 +107,7 @@ func (b *bird) logs(words ...string) {
 	b.t.Helper()
 	eventually(b.t, 5*time.Second, func() string {
 	lines:
-		for line := range strings.Lines(b.proc.output()) {
+		for line := range strings.Lines(b.proc.Output()) {
 			for _, w := range words {
 				if !strings.Contains(line, w) {
 					continue lines
@@ -144,7 +131,7 @@ type frr struct {
 // are further lines, each after "neighbor ADDRESS".
 func newFRR(t testing.TB, r *rig, n int, id string, session ...string) *frr {
 	t.Helper()
-	f := &frr{t: t, ns: newSpace(t), dir: tempDir(t)}
+	f := &frr{t: t, ns: newSpace(t)}
 	link(t, r.ns, f.ns, n)
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "log stdout\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n bgp log-neighbor-changes\n", 65100+n, id)
@@ -152,32 +139,14 @@ func newFRR(t testing.TB, r *rig, n int, id string, session ...string) *frr {
 		fmt.Fprintf(&conf, " neighbor 10.0.%d.1 %s\n", n, line)
 	}
 	fmt.Fprintf(&conf, " address-family ipv6 unicast\n  neighbor 10.0.%d.1 activate\n exit-address-family\n", n)
-	must(t, os.WriteFile(f.dir+"/bgpd.conf", []byte(conf.String()), 0o644))
-	must(t, os.WriteFile(f.dir+"/zebra.conf", []byte("log stdout\n"), 0o644))
-	u, err := user.Lookup("frr") // the daemons give up root
-	must(t, err)
-	uid, _ := strconv.Atoi(u.Uid)
-	must(t, os.Chown(f.dir, uid, -1))
+	f.dir = bgptest.FRRDir(t, map[string]string{"bgpd": conf.String()})
 	for _, d := range []string{"zebra", "bgpd"} {
-		f.log = f.ns.start(t, f.dir+"/"+d+".log", "/usr/lib/frr/"+d, "-f", f.dir+"/"+d+".conf", "-i", f.dir+"/"+d+".pid",
-			"-z", f.dir+"/zserv", "--vty_socket", f.dir, "-A", "127.0.0.1", "-P", "0")
-		eventually(t, 10*time.Second, func() string {
-			if out := f.vtysh(d, "show version"); !strings.Contains(out, "FRRouting") {
-				return out
-			}
-			return ""
-		})
+		f.log = f.ns.StartFRR(t, d, bgptest.Daemon{Dir: f.dir})
 	}
 	return f
 }
 
-func (f *frr) vtysh(daemon, cmd string) string {
-	out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", daemon, "-c", cmd).CombinedOutput()
-	if err != nil {
-		return fmt.Sprintf("%v: %s", err, out)
-	}
-	return string(out)
-}
+func (f *frr) vtysh(daemon, cmd string) string { return bgptest.Vtysh(f.dir, daemon, cmd) }
 
 // has waits until FRR has the prefix with all the words.
 func (f *frr) has(prefix netip.Prefix, words ...string) {

@@ -46,6 +46,8 @@ type session struct {
 	r       *wire.Reader
 
 	wmu sync.Mutex
+	// parted is when goodbye was said; guarded by wmu.
+	parted time.Time
 	// broken: a message was cut off, nothing more can be said.
 	broken  bool
 	failed  atomic.Pointer[error] // why nothing can be written any more

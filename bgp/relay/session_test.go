@@ -76,7 +76,7 @@ func TestFRR(t *testing.T) {
 		t.Errorf("after a shutdown: %+v", st)
 	}
 	eventually(t, 5*time.Second, func() string {
-		if out := f.log.output(); !strings.Contains(out, "Administrative Shutdown") || !strings.Contains(out, "works on the box") {
+		if out := f.log.Output(); !strings.Contains(out, "Administrative Shutdown") || !strings.Contains(out, "works on the box") {
 			return "the words in " + out
 		}
 		return ""

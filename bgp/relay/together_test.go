@@ -154,14 +154,14 @@ func TestRouterAway(t *testing.T) {
 	r.add(q).announce(route{Prefix: net4, NextHop: "10.0.2.1"}, route{Prefix: net6, NextHop: "fd00:2::1"})
 	r.holds(p, net4, net6)
 	r.holds(q, net4, net6)
-	b.proc.stop(syscall.SIGKILL)
-	cut.ns.down(t, "v2")
+	b.proc.Stop(syscall.SIGKILL)
+	cut.ns.Down(t, "v2")
 	r.until(p, time.Second, "", "the router")
 	r.until(q, 5*time.Second, "", "hold timer expired: nothing from the router for 3s")
 	r.until(p, 8*time.Second, "active", "connect 10.0.1.2:179: connection refused; the last session was lost: ", "the router")
 	r.until(q, 8*time.Second, "connect", "connect 10.0.2.2:179: no answer within 2s; the last session was lost: hold timer expired")
 	b.start()
-	cut.ns.up(t, "v2", "fd00:2::2/64")
+	cut.ns.Up(t, "v2", "fd00:2::2/64")
 	r.until(p, 5*time.Second, "established")
 	r.until(q, 5*time.Second, "established")
 	b.has(net4, "BGP.as_path")
@@ -229,7 +229,7 @@ func TestRemoveAnyTime(t *testing.T) {
 		"two connections": func() { r.add(p); f.accept(); f.dial().next(wire.TypeOpen) },
 		"connecting": func() {
 			f.l.Close()
-			f.ns.down(t, "v1")
+			f.ns.Down(t, "v1")
 			r.add(p)
 			r.until(p, time.Second, "connect")
 		},

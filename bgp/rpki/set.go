@@ -164,6 +164,18 @@ func sortedSet(records []record) *Set {
 	return s
 }
 
+// run returns the records from i on that agree in prefix and maximal length: they
+// are in the order of their ASes. Millions may stand on one prefix.
+func (s *Set) run(i int) []record {
+	n, _ := slices.BinarySearchFunc(s.records[i:], s.records[i], func(r, first record) int {
+		if c := cmp.Or(compareKey(r, first), cmp.Compare(r.max, first.max)); c != 0 {
+			return c
+		}
+		return -1 // behind all of the run
+	})
+	return s.records[i : i+n]
+}
+
 func family(v6 bool) int {
 	if v6 {
 		return 1
@@ -194,15 +206,19 @@ func (s *Set) Validate(prefix netip.Prefix, origin uint32) Verdict {
 		}
 		at := k.cut(bits)
 		i, _ := slices.BinarySearchFunc(s.records, at, compareKey)
-		for ; i < len(s.records) && compareKey(s.records[i], at) == 0; i++ {
-			switch r := s.records[i]; {
-			case r.asn != origin || origin == 0:
-				other.add(r)
-			case k.bits > r.max:
-				long.add(r)
+		for i < len(s.records) && compareKey(s.records[i], at) == 0 {
+			run := s.run(i)
+			i += len(run)
+			own, found := slices.BinarySearchFunc(run, origin, func(r record, asn uint32) int { return cmp.Compare(r.asn, asn) })
+			switch {
+			case !found || origin == 0:
+				own = len(run)
+			case k.bits > run[own].max:
+				long.add(run[own])
 			default:
-				match.add(r)
+				match.add(run[own])
 			}
+			other.addOthers(run, own)
 		}
 	}
 	switch {
@@ -227,6 +243,21 @@ func (e *evidence) add(r record) {
 		e.first[e.n] = r
 	}
 	e.n++
+}
+
+// addOthers adds a run but for the record at own, without looking at all of it.
+func (e *evidence) addOthers(run []record, own int) {
+	n := len(run)
+	if own < n {
+		n--
+	}
+	for i := 0; i < len(run) && e.n < maxEvidence; i++ {
+		if i != own {
+			e.add(run[i])
+			n--
+		}
+	}
+	e.n += n
 }
 
 func (e *evidence) String() string {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 )
 
@@ -101,6 +102,10 @@ func (f *feed) line(b []byte) {
 		f.dropped(err)
 		return
 	}
+	if len(m.routes) > maxRoutes {
+		f.dropped(fmt.Errorf("%d prefixes in one line, more than one UPDATE can have", len(m.routes)))
+		return
+	}
 	f.change(func(w *Watcher, now time.Time) {
 		w.state.Lines++
 		w.state.LastAt = now
@@ -110,12 +115,26 @@ func (f *feed) line(b []byte) {
 		if m.lost != "" {
 			w.judge.Lost(w.state.Source, m.lost, now)
 		}
-		for _, r := range m.routes {
-			r.Source = w.state.Source
-			w.judge.Observe(r)
-		}
 	})
+	// A route that covers all of ours costs as much as they are many: others, who
+	// wait for the lock, get their turn.
+	for part := range slices.Chunk(m.routes, atOnce) {
+		f.change(func(w *Watcher, _ time.Time) {
+			for _, r := range part {
+				r.Source = w.state.Source
+				w.judge.Observe(r)
+			}
+		})
+	}
 }
+
+const (
+	// maxRoutes is how many prefixes an UPDATE has at most (4,096 bytes, two for
+	// the shortest).
+	maxRoutes = 2048
+	// atOnce is how many routes are judged under one lock.
+	atOnce = 8
+)
 
 // followURL reads the stream, again and again, until ctx ends.
 func (f *feed) followURL(ctx context.Context, url string) {

@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
-	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
 // router is a real BGP router in a namespace. It waits for sessions from AS
@@ -23,14 +20,6 @@ type router interface {
 	refresh()
 	// shutdown ends that session, with the text "maintenance tonight".
 	shutdown()
-}
-
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "wire") // the path of a unix socket is short
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func command(t *testing.T, args ...string) string {
@@ -50,7 +39,7 @@ type bird struct {
 
 func newBird(t *testing.T, l link) router {
 	t.Helper()
-	b := bird{t, shortDir(t)}
+	b := bird{t, bgptest.TempDir(t)}
 	const session = `
 protocol bgp %s {
 	local %s as 4200000101;
@@ -80,14 +69,7 @@ filter mark {
 }` + fmt.Sprintf(session, "edge4", "10.0.1.2", "10.0.1.1", "", "next hop address fd00:1::2;") +
 		fmt.Sprintf(session, "edge6", "fd00:1::2", "fd00:1::1", "extended next hop on;", "")
 	must(t, os.WriteFile(b.dir+"/bird.conf", []byte(conf), 0o600))
-	l.start(t, b.dir+"/log", "bird", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P", b.dir+"/pid")
-	eventually(t, 5*time.Second, func() string {
-		out, err := exec.Command("birdc", "-s", b.dir+"/ctl", "show status").CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "Daemon is up") {
-			return string(out)
-		}
-		return ""
-	})
+	l.routers.StartBIRD(t, bgptest.Daemon{Dir: b.dir})
 	return b
 }
 
@@ -108,7 +90,6 @@ type frr struct {
 
 func newFRR(t *testing.T, l link) router {
 	t.Helper()
-	f := frr{t, shortDir(t)}
 	const conf = `log stdout
 router bgp 65102
  bgp router-id 10.0.1.2
@@ -141,23 +122,9 @@ route-map mark permit 10
 route-map hop permit 10
  set ipv6 next-hop global fd00:1::2
 `
-	must(t, os.WriteFile(f.dir+"/bgpd.conf", []byte(conf), 0o644))
-	must(t, os.WriteFile(f.dir+"/zebra.conf", []byte("log stdout\n"), 0o644))
-	u, err := user.Lookup("frr") // the daemons give up root
-	must(t, err)
-	uid, err := strconv.Atoi(u.Uid)
-	must(t, err)
-	must(t, os.Chown(f.dir, uid, -1))
-	must(t, os.Chmod(f.dir, 0o755))
+	f := frr{t, bgptest.FRRDir(t, map[string]string{"bgpd": conf})}
 	for _, d := range []string{"zebra", "bgpd"} {
-		l.start(t, filepath.Join(f.dir, d+".log"), "/usr/lib/frr/"+d, "-f", f.dir+"/"+d+".conf", "-i", f.dir+"/"+d+".pid",
-			"-z", f.dir+"/zserv", "--vty_socket", f.dir, "-A", "127.0.0.1", "-P", "0")
-		eventually(t, 10*time.Second, func() string {
-			if out, err := exec.Command("vtysh", "--vty_socket", f.dir, "-d", d, "-c", "show version").CombinedOutput(); err != nil {
-				return fmt.Sprintf("%s: %v: %s", d, err, out)
-			}
-			return ""
-		})
+		l.routers.StartFRR(t, d, bgptest.Daemon{Dir: f.dir})
 	}
 	return f
 }

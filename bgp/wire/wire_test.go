@@ -19,13 +19,6 @@ import (
 	"github.com/catchment-dev/edge/bgp/wire"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // unhex reads hex digits with any spaces between them.
 func unhex(t testing.TB, s string) []byte {
 	t.Helper()

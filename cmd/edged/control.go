@@ -22,6 +22,11 @@ const (
 	renew = time.Second
 )
 
+// unstick is how long a withdrawal that has failed is not tried again. A router
+// that takes nothing any more loses its session within the hold time; until then
+// each attempt would be a flap for all others.
+const unstick = 15 * time.Second
+
 // announcer is edgebgp.
 type announcer interface {
 	Set(context.Context, edge.Intent) (edge.SpeakerState, error)
@@ -58,6 +63,8 @@ type loop struct {
 	// changed, if not nil, is told of each change of a prefix's rung.
 	changed func(from, to edge.Decision)
 	tracker health.Tracker
+	// stuck is when a withdrawal has failed last: see unstick.
+	stuck map[netip.Prefix]time.Time
 	// graphIs is made of graphOf: see graph.
 	graphOf, graphIs *edge.Config
 	conditions       map[netip.Prefix]edge.Condition
@@ -76,7 +83,7 @@ func newLoop(s announcer, g guardian) *loop {
 	return &loop{
 		speaker: s, guard: g,
 		onAir: map[netip.Prefix]bool{}, sentDegraded: map[netip.Prefix]bool{}, sentShutdown: map[netip.Prefix]bool{}, last: map[netip.Prefix]edge.Decision{},
-		flaps: flaps{},
+		flaps: flaps{}, stuck: map[netip.Prefix]time.Time{},
 	}
 }
 
@@ -191,7 +198,7 @@ func (l *loop) decide(ctx context.Context, prefix edge.Prefix, in inputs) {
 	p := prefix.Net
 	d := l.rung(prefix, in)
 	l.guard.Wish(p, guard.Wish{Want: d.Rung.WantsOut(), Unfit: !d.Rung.WantsOut() && d.Severity > 0, Severity: d.Severity, Reason: d.Reason})
-	if d.Rung.WantsOut() && l.guard.Permit(p).OK {
+	if d.Rung.WantsOut() && l.guard.Permit(p).OK && in.now.Sub(l.stuck[p]) >= unstick {
 		if err := l.guard.Leave(ctx, p, func(ctx context.Context) error { return l.withdraw(ctx, p, in) }); err == nil {
 			before := l.last[p].Rung
 			worsened := before.OnAir() && before != edge.Announced && d.Severity == edge.SeveritySick
@@ -269,7 +276,7 @@ func (l *loop) withdraw(ctx context.Context, p netip.Prefix, in inputs) error {
 	}
 	if err != nil {
 		// It is not known to be gone, so it stays: the next intent says so.
-		l.onAir[p] = true
+		l.onAir[p], l.stuck[p] = true, in.now
 		return fmt.Errorf("withdraw %s: %w", p, err)
 	}
 	return nil
@@ -365,6 +372,7 @@ func (l *loop) forget(c *edge.Config) {
 			delete(l.onAir, p)
 			delete(l.sentDegraded, p)
 			delete(l.sentShutdown, p)
+			delete(l.stuck, p)
 		}
 	}
 	// A prefix that is taken out and put back is no way around the limit.

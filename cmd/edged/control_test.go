@@ -290,3 +290,27 @@ func TestHoldOverRestart(t *testing.T) {
 	r.step(t, 11*time.Second)
 	r.want(t, edge.Announced, true)
 }
+
+// TestStuckWithdrawal: a withdrawal that one router does not take is not tried,
+// and taken back, again and again: that would be a flap for all others.
+func TestStuckWithdrawal(t *testing.T) {
+	r := newRig(t)
+	r.step(t, 0)
+	r.sick()
+	r.guard.permit = edge.Permit{OK: true}
+	r.speaker.sticky = true
+	r.step(t, time.Second)
+	tried := r.speaker.sets
+	for range 10 {
+		r.step(t, time.Second)
+	}
+	if n := r.speaker.sets - tried; n > 11 { // one for each renewal of the lease
+		t.Errorf("%d intents in 10 s", n)
+	}
+	if !r.loop.onAir[p4] {
+		t.Error("it counts as withdrawn")
+	}
+	r.speaker.sticky = false
+	r.step(t, unstick)
+	r.want(t, edge.Withdrawn, false)
+}

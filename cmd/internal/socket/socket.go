@@ -25,8 +25,12 @@ import (
 // Group is the group that may use a shared socket, if the box has it.
 const Group = "edge"
 
-// maxBody bounds a request or an answer, in bytes.
-const maxBody = 16 << 20
+// maxBody bounds a request, maxAnswer an answer, in bytes: edgebgp says of each
+// peer what it holds.
+const (
+	maxBody   = 16 << 20
+	maxAnswer = 128 << 20
+)
 
 // Listen makes the unix socket at path for the user of this process alone: mode
 // 0600. A socket that a dead process left is replaced; a live one is an error.
@@ -146,7 +150,10 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 		return err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err == nil && len(b) > maxAnswer {
+		err = fmt.Errorf("larger than %d bytes", maxAnswer)
+	}
 	if err != nil {
 		return fmt.Errorf("read answer of %s: %w", c.path, err)
 	}
