@@ -90,8 +90,8 @@ type Facts struct {
 	// guard is asked; Quiet says that its traffic has gone, which ends that early.
 	DrainTime time.Duration
 	Quiet     bool
-	// TooOften says why the prefix may not be withdrawn again so soon, whatever
-	// for, Restless why it may not be announced at its best; empty: it may.
+	// TooOften says why the prefix may not be withdrawn for sickness again so
+	// soon (an operator knows what he does, and is not kept from it), Restless why it may not be announced at its best; empty: it may.
 	TooOften, Restless Reason
 	// WhenFull says what a full site does.
 	WhenFull FullPolicy
@@ -259,7 +259,7 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 		return Withheld, why, 0
 	case !f.OnAir:
 		return Withdrawn, why, 0
-	case f.TooOften != "" && !f.Last.Rung.WantsOut():
+	case severity == SeveritySick && f.TooOften != "" && f.Drain == nil && !f.Last.Rung.WantsOut():
 		return Degraded, why + "; " + f.TooOften, severity
 	case severity == SeverityDrain && mustDrain(f):
 		return Draining, why, severity

@@ -66,7 +66,8 @@ func TestDecide(t *testing.T) {
 		{"drained and asking, refused", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Leaving}, Permit: Permit{Refused: true, Reason: "b"}, Condition: condition(Healthy, 0, "")}, LastResort, "may not withdraw: b"},
 		{"sick while it drains", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Draining, Since: testNow}, Condition: sick}, Leaving, "web-vip is down"},
 		{"sick too often", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Condition: sick}, Degraded, "web-vip is down; withdrawn 3 times"},
-		{"drained too often", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Drain: drain, Condition: condition(Healthy, 0, "")}, Degraded, "drained: maintenance; withdrawn 3 times"},
+		{"drained, however often it was sick", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Drain: drain, Condition: condition(Healthy, 0, "")}, Leaving, "drained: maintenance"},
+		{"drained, and sick too often", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Drain: drain, Condition: sick}, Leaving, "web-vip is down"},
 		{"sick too often, but asking already", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Last: Decision{Rung: Leaving}, Condition: sick}, Leaving, "web-vip is down"},
 		{"withdrawn, well, and no table", Facts{Settled: true, NotReady: "no table", Last: Decision{Rung: Withdrawn}, Condition: condition(Healthy, time.Hour, "")}, Withdrawn, "no table"},
 		{"unconditional, and no table", Facts{Unconditional: true, NotReady: "no table"}, Withheld, "no table"},
@@ -207,7 +208,7 @@ func TestDecideProperties(t *testing.T) {
 		worst := 0
 		for _, h := range []Health{Healthy, HealthFull, HealthDegraded, Sick} {
 			d := at(h)
-			if b := badness[d.Rung]; b < worst && f.Settled && !(d.Rung == LastResort && !f.OnAir) && !(h == Sick && f.Drain != nil) && f.TooOften == "" {
+			if b := badness[d.Rung]; b < worst && f.Settled && !(d.Rung == LastResort && !f.OnAir) && !(h == Sick && f.Drain != nil) && (f.TooOften == "" || f.Drain != nil) {
 				t.Fatalf("%s stands at %s, better than what is healthier: %+v", h, d.Rung, f)
 			} else {
 				worst = max(worst, b)

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,8 @@ const (
 	MaxPreference = 7 * 24 * time.Hour
 	// MaxPreferSites is how many sites it may name.
 	MaxPreferSites = 64
+	// MaxPreferReason is how long its reason may be, in bytes.
+	MaxPreferReason = 500
 )
 
 // Equal says whether two orders are the same.
@@ -27,6 +30,10 @@ func (o Preference) Equal(b Preference) bool {
 // one back.
 func (o Preference) Check() error {
 	switch {
+	case o.By != "" && !isName(string(o.By)):
+		return errors.New("who gave the order is not the name of a node")
+	case len(o.Reason) > MaxPreferReason:
+		return fmt.Errorf("the reason has %d bytes, at most %d are taken", len(o.Reason), MaxPreferReason)
 	case len(o.Sites) > MaxPreferSites:
 		return fmt.Errorf("%d sites are named, at most %d may be", len(o.Sites), MaxPreferSites)
 	case o.Prefix != (netip.Prefix{}) && (!o.Prefix.IsValid() || o.Prefix != o.Prefix.Masked()):
@@ -46,6 +53,13 @@ func (o Preference) Check() error {
 	return nil
 }
 
+// compare puts the later order last. Of two of one instant anything that is the
+// same at every node does.
+func (o Preference) compare(b Preference) int {
+	return cmp.Or(o.Since.Compare(b.Since), cmp.Compare(o.By, b.By), o.Until.Compare(b.Until), slices.Compare(o.Sites, b.Sites),
+		cmp.Compare(o.Prepend, b.Prepend), cmp.Compare(o.MED, b.MED), cmp.Compare(o.Reason, b.Reason))
+}
+
 // MaxPreferences is how many orders a node knows of at most: one for each prefix,
 // and one for all.
 const MaxPreferences = 256
@@ -60,7 +74,7 @@ func MergePreferences(now time.Time, known func(netip.Prefix) bool, lists ...[]P
 	last := map[netip.Prefix]Preference{}
 	for _, o := range slices.Concat(lists...) {
 		was, ok := last[o.Prefix]
-		newer := !ok || o.Since.After(was.Since) || o.Since.Equal(was.Since) && o.By > was.By
+		newer := !ok || o.compare(was) > 0
 		over := !o.Since.Add(MaxPreference + maxSkew).After(now)
 		if newer && !over && !o.Since.After(now.Add(maxSkew)) && o.Check() == nil && (o.Prefix == netip.Prefix{} || known(o.Prefix)) {
 			last[o.Prefix] = o

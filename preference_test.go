@@ -29,6 +29,8 @@ func TestPreferenceCheck(t *testing.T) {
 		{"for ever", func(o *Preference) { o.Until = o.Since.Add(MaxPreference + 1) }, "must end within"},
 		{"over before it began", func(o *Preference) { o.Until = o.Since.Add(-1) }, "must end within"},
 		{"host bits", func(o *Preference) { o.Prefix = netip.MustParsePrefix("198.51.100.1/24") }, "host bits"},
+		{"strange node", func(o *Preference) { o.By = "A\x1b" }, "not the name of a node"},
+		{"a long reason", func(o *Preference) { o.Reason = strings.Repeat("x", MaxPreferReason+1) }, "at most 500"},
 		{"strange site", func(o *Preference) { o.Sites = []SiteID{"A B"} }, "not the name of a site"},
 		{"too many sites", func(o *Preference) { o.Sites = slices.Repeat([]SiteID{"a"}, MaxPreferSites+1) }, "65 sites"},
 	} {

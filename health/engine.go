@@ -116,6 +116,7 @@ func (g *engine) ring() {
 func (g *engine) begin(f *flight) {
 	f.start = time.Now()
 	f.kept, f.sent, f.looks, f.looked = f.sock != nil, 0, 0, 0
+	f.headed = false
 	g.flights++
 	err := g.open()
 	switch {

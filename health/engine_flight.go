@@ -41,6 +41,7 @@ type flight struct {
 	answer []byte // what has come so far, if the first part did not decide it
 	looks  int    // how often answer has been judged
 	looked int    // its length the last time
+	headed bool   // the end of the head has come
 }
 
 // newFlight prepares the runs of e by the engine. It is nil if e is none for it:

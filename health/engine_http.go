@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -51,10 +52,19 @@ func (g *engine) over(f *flight, now time.Time) {
 // take takes in a part of an answer. One part is all there is of most: those are
 // judged where they lie.
 func (g *engine) take(f *flight, part []byte, now time.Time) {
-	all := part
-	if len(f.answer) > 0 {
+	all, had := part, len(f.answer)
+	if had > 0 {
 		f.answer = append(f.answer, part...)
 		all = f.answer
+	}
+	if f.headed = f.headed || endsHead(all[max(0, had-3):]); !f.headed && len(all) > earlyHead {
+		// A head that does not end would be read from its start again and again.
+		if len(all) > maxHead {
+			g.answered(f, result{err: errHead, end: now}, false)
+		} else if had == 0 {
+			f.answer = bytes.Clone(part)
+		}
+		return
 	}
 	if len(all) >= maxAnswer {
 		g.judge(f, all[:maxAnswer], io.EOF, now)
@@ -63,6 +73,18 @@ func (g *engine) take(f *flight, part []byte, now time.Time) {
 	if !g.judge(f, all, errMore, now) && len(f.answer) == 0 {
 		f.answer = bytes.Clone(part)
 	}
+}
+
+// earlyHead is how much of a head is looked at before it has ended: what is no
+// HTTP at all shows in its first line.
+const earlyHead = 4096
+
+// errHead is an answer whose head does not end.
+var errHead = fmt.Errorf("read answer: its head is larger than %d bytes", maxHead)
+
+// endsHead says whether an empty line is in b.
+func endsHead(b []byte) bool {
+	return bytes.Contains(b, []byte("\n\r\n")) || bytes.Contains(b, []byte("\n\n"))
 }
 
 // judge ends the run if the answer as it is decides it, and says whether. end is

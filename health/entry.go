@@ -77,6 +77,13 @@ func (r result) says() edge.ProbeState {
 	return edge.Down
 }
 
+// maxSaid bounds the text of an error, in bytes: it may quote the target, and goes
+// into statuses, events, logs and what edgebgp is told.
+const maxSaid = 400
+
+// said is an error as an operator reads it: one line, not too long.
+func said(err error) string { return cleanTo(err.Error(), maxSaid) }
+
 // record takes in one run and says whether the state has changed.
 func (e *entry) record(r result) bool {
 	e.status.LastRun, e.status.Took = r.end, r.took
@@ -85,7 +92,7 @@ func (e *entry) record(r result) bool {
 		return false
 	}
 	if r.err != nil {
-		e.fail = r.err.Error()
+		e.fail = said(r.err)
 		e.status.LastErr, e.status.LastErrAt = e.fail, r.end
 	}
 	says := r.says()
@@ -109,7 +116,7 @@ func sameWeight(a, b *int) bool {
 // note remembers that a round was unknown. The evidence that took a probe down
 // stays readable in front of it.
 func (e *entry) note(r result) {
-	text := r.err.Error()
+	text := said(r.err)
 	if !errors.Is(r.err, edge.ErrUnknown) {
 		text = edge.ErrUnknown.Error() + ": this box was too busy to end it in time: " + text
 	}

@@ -27,31 +27,48 @@ type Others struct {
 	// Up and Down are how many other sites say so, of Roster other sites. Those
 	// that say neither are not known.
 	Up, Down, Roster int
+	// Since is since when Fine has held without a break. Zero: it does not hold.
+	Since time.Time
+}
+
+// Fine says that the others are known to be without this fault: few have it, and
+// more than half say that they have not.
+func (o Others) Fine() bool { return o.why() == "" }
+
+func (o Others) why() string {
+	switch many := max(sharedLeast, (sharedPercent*(o.Roster+1)+99)/100); {
+	case o.Down+1 >= many:
+		return fmt.Sprintf("shared: down at %d of %d other sites too", o.Down, o.Roster)
+	case 2*o.Up <= o.Roster:
+		return fmt.Sprintf("shared: only %d of %d other sites are known to be without this fault", o.Up, o.Roster)
+	}
+	return ""
 }
 
 // Figures of the rule for shared dependencies.
 const (
-	// sharedWait is how long a shared dependency must have been down here before
-	// it can count as this site's own fault: what breaks everywhere does not
-	// break, nor get told, in the same instant.
+	// sharedWait is how long a shared dependency must have been down here, with
+	// the others without the fault, before it can count as this site's own: what
+	// breaks, or is mended, everywhere is not so, nor told, in the same instant.
+	// A probe that is slower than that gets the time that it needs to see it.
 	sharedWait = 10 * time.Second
 	// sharedPercent of all sites, and at least sharedLeast, make a failure that
 	// is not this site's own.
 	sharedPercent, sharedLeast = 30, 2
 )
 
-// ownFault says whether a shared dependency that has been down here for so long
-// is this site's own fault, and if not, why. Whatever is not known speaks
-// against it: a site that hears nobody degrades.
-func (o Others) ownFault(down time.Duration) (bool, string) {
-	many := max(sharedLeast, (sharedPercent*(o.Roster+1)+99)/100)
-	switch {
-	case down < sharedWait:
-		return false, fmt.Sprintf("shared: not held against this site in the first %s", sharedWait)
-	case o.Down+1 >= many:
-		return false, fmt.Sprintf("shared: down at %d of %d other sites too", o.Down, o.Roster)
-	case 2*o.Up <= o.Roster:
-		return false, fmt.Sprintf("shared: only %d of %d other sites are known to be without this fault", o.Up, o.Roster)
+// ownFault says whether a shared dependency that has been down here since then is
+// this site's own fault, and if not, why. Whatever is not known speaks against
+// it: a site that hears nobody degrades.
+func (o Others) ownFault(now, since time.Time, wait time.Duration) (bool, string) {
+	if why := o.why(); why != "" {
+		return false, why
+	}
+	if o.Since.After(since) {
+		since = o.Since
+	}
+	if o.Since.IsZero() || now.Sub(since) < wait {
+		return false, fmt.Sprintf("shared: not held against this site in the first %s", wait)
 	}
 	return true, ""
 }
@@ -100,7 +117,11 @@ func newGraph(c *edge.Config, statuses []edge.Status) *graph {
 	g := &graph{
 		status: make(map[edge.ProbeID]edge.Status, len(statuses)),
 		group:  make(map[edge.ProbeID]edge.Group, len(c.Fleet.Health.Groups)),
+		probes: make(map[edge.ProbeID]edge.Probe, len(c.Fleet.Health.Probes)),
 		done:   map[edge.ProbeID]verdict{},
+	}
+	for _, p := range c.Fleet.Health.Probes {
+		g.probes[p.ID] = p
 	}
 	for _, s := range statuses {
 		g.status[s.Probe] = s
@@ -130,6 +151,7 @@ func needsOf(f *edge.Fleet) map[netip.Prefix][]edge.Need {
 type graph struct {
 	status map[edge.ProbeID]edge.Status
 	group  map[edge.ProbeID]edge.Group
+	probes map[edge.ProbeID]edge.Probe
 	done   map[edge.ProbeID]verdict
 }
 
@@ -178,7 +200,18 @@ func (g *graph) ownFault(id edge.ProbeID, v verdict, view View) (bool, string) {
 	if view.Others != nil {
 		others = view.Others(id)
 	}
-	return others.ownFault(view.Now.Sub(v.since))
+	return others.ownFault(view.Now, v.since, g.wait(v))
+}
+
+// wait is how long the probes that took a node down take at most to see that they
+// are up again.
+func (g *graph) wait(v verdict) time.Duration {
+	wait := sharedWait
+	for _, r := range v.roots {
+		p := g.probes[r.id]
+		wait = max(wait, time.Duration(p.Rise+1)*p.Interval+p.Timeout)
+	}
+	return wait
 }
 
 // tally collects the needs of one class, by their states.

@@ -118,7 +118,7 @@ func TestEvaluate(t *testing.T) {
 }
 
 // lone is the view of a site that is alone with whatever is down at it.
-var lone = View{Now: time.Unix(1000, 0), Others: func(edge.ProbeID) Others { return Others{Up: 9, Roster: 9} }}
+var lone = View{Now: time.Unix(1000, 0), Others: func(edge.ProbeID) Others { return Others{Up: 9, Roster: 9, Since: time.Unix(1, 0)} }}
 
 // one evaluates a single prefix that needs g hard.
 func one(groups []edge.Group, s ...edge.Status) edge.Condition {
@@ -279,6 +279,8 @@ func TestShared(t *testing.T) {
 	}{
 		{"alone with it", 10 * time.Second, &Others{Up: 9, Roster: 9}, edge.Sick, "p is down: e"},
 		{"not for long", 10*time.Second - 1, &Others{Up: 9, Roster: 9}, edge.HealthDegraded, "not held against this site in the first 10s"},
+		{"the others have just recovered", time.Hour, &Others{Up: 9, Roster: 9, Since: now.Add(1 - 10*time.Second)}, edge.HealthDegraded, "not held against this site in the first 10s"},
+		{"the others have recovered a while ago", time.Hour, &Others{Up: 9, Roster: 9, Since: now.Add(-10 * time.Second)}, edge.Sick, "p is down: e"},
 		{"nothing is known", time.Hour, nil, edge.HealthDegraded, "only 0 of 0 other sites"},
 		{"nobody is heard", time.Hour, &Others{Roster: 9}, edge.HealthDegraded, "only 0 of 9 other sites"},
 		{"half are heard", time.Hour, &Others{Up: 4, Roster: 8}, edge.HealthDegraded, "only 4 of 8 other sites"},
@@ -291,7 +293,13 @@ func TestShared(t *testing.T) {
 	} {
 		view := View{Now: now}
 		if tt.others != nil {
-			view.Others = func(edge.ProbeID) Others { return *tt.others }
+			view.Others = func(edge.ProbeID) Others {
+				o := *tt.others
+				if o.Fine() && o.Since.IsZero() {
+					o.Since = time.Unix(1, 0)
+				}
+				return o
+			}
 		}
 		c := &edge.Config{Fleet: edge.Fleet{
 			Prefixes: []edge.Prefix{{Net: prefixA}},
@@ -301,6 +309,11 @@ func TestShared(t *testing.T) {
 		got := Evaluate(c, s, view)[prefixA]
 		if got.Health != tt.health || !strings.Contains(string(got.Reason), tt.reason) {
 			t.Errorf("%s: %+v, want %s with %q", tt.name, got, tt.health, tt.reason)
+		}
+		// A slow probe gets the time to see that it is up again.
+		c.Fleet.Health.Probes = []edge.Probe{{ID: "p", Interval: 20 * time.Minute, Timeout: time.Minute, Rise: 2}}
+		if got := Evaluate(c, s, view)[prefixA]; got.Health != edge.HealthDegraded {
+			t.Errorf("%s, with a slow probe: %+v", tt.name, got)
 		}
 		if shared := SharedStates(c, s); len(shared) != 1 || shared["p"] != edge.Down {
 			t.Errorf("%s: the others are told %v", tt.name, shared)

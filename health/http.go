@@ -129,7 +129,7 @@ func ask(ctx context.Context, c net.Conn, p edge.Probe, u *url.URL) (*int, error
 	if _, err := c.Write(request(p, u, "close")); err != nil {
 		return nil, fmt.Errorf("send request: %w", broken(ctx, err, p))
 	}
-	return judge(ctx, io.LimitReader(c, maxAnswer), p)
+	return judge(ctx, c, p)
 }
 
 // request is the whole of what is sent. connection is what becomes of the
@@ -142,7 +142,12 @@ func request(p edge.Probe, u *url.URL, connection string) []byte {
 // judge reads an answer as far as it must, compares it with what p wants and
 // returns the weight in it.
 func judge(ctx context.Context, r io.Reader, p edge.Probe) (*int, error) {
-	answer, err := readHead(bufio.NewReader(r))
+	limited := &io.LimitedReader{R: r, N: maxHead}
+	answer, err := readHead(bufio.NewReader(limited))
+	if err != nil && limited.N <= 0 {
+		return nil, errHead
+	}
+	limited.N += maxAnswer
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", broken(ctx, err, p))
 	}

@@ -125,7 +125,9 @@ const maxText = 200
 
 // clean makes a text from outside fit for a log and a terminal: one line, no
 // control characters, valid UTF-8, at most maxText bytes.
-func clean(text string) string {
+func clean(text string) string { return cleanTo(text, maxText) }
+
+func cleanTo(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):
@@ -134,12 +136,12 @@ func clean(text string) string {
 			return -1
 		}
 		return r
-	}, text[:min(len(text), 4*maxText)])
+	}, text[:min(len(text), 4*limit)])
 	text = strings.TrimSpace(text)
-	if len(text) <= maxText {
+	if len(text) <= limit {
 		return text
 	}
-	cut := maxText
+	cut := limit
 	for !utf8.RuneStart(text[cut]) {
 		cut--
 	}

@@ -341,7 +341,7 @@ func (m *Monitor) event(e *entry, from edge.ProbeState, r result) change {
 		Evidence: "passed",
 	}}
 	if r.err != nil {
-		c.err = r.err.Error()
+		c.err = said(r.err)
 		c.Evidence = c.err
 	} else if e.damp.run > 1 {
 		c.Evidence = fmt.Sprintf("passed %d times in a row", e.damp.run)

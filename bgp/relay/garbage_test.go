@@ -264,7 +264,7 @@ func TestNeverReads(t *testing.T) {
 	f := newFar(t, r, 1)
 	newBird(t, r, 2, birdOptions{session: "passive;"})
 	p, q := peerN(1), peerN(2)
-	p.Hold, p.Keepalive = 3*time.Second, time.Second
+	p.Hold, p.Keepalive = 6*time.Second, 2*time.Second // thousands of paths take a second or two on a busy machine
 	must(t, control(f.l.(*net.TCPListener), func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) }))
 	g, h := r.add(p), r.add(q)
 	fill := func() *talk {
@@ -310,8 +310,8 @@ func TestNeverReads(t *testing.T) {
 
 	k = fill()
 	defer k.conn.Close() // not before: a connection that nobody holds is closed by the collector
-	eventually(t, 10*time.Second, func() string {
-		if st := r.state(p); !strings.Contains(st.LastErr, "the router takes nothing: what it is sent has waited for 3s") {
+	eventually(t, 20*time.Second, func() string {
+		if st := r.state(p); !strings.Contains(st.LastErr, "the router takes nothing: what it is sent has waited for 6s") {
 			return st.LastErr
 		}
 		return ""

@@ -48,7 +48,7 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 			add("%s was %s", dec.Prefix, why)
 		}
 	}
-	if err := d.drains.keepErr; err != nil {
+	if err := cmp.Or(d.drains.keepErr, d.drains.byFileErr); err != nil {
 		add("orders to drain cannot be kept, a restart of edged forgets what has changed: %v", err)
 	}
 	if err := d.drains.fileErr; err != nil {
@@ -71,6 +71,12 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	}
 	if len(st.Guard.Members) > 0 && !slices.ContainsFunc(st.Guard.Members, func(m edge.MemberState) bool { return m.Alive && m.Node != st.Node }) {
 		add("no other node can be reached by gossip: nothing can be withdrawn")
+	}
+	if n := st.Guard.Dropped["own_report"]; n > 0 {
+		add("what this node says of itself could not be sent to the fleet %d times: see its log", n)
+	}
+	if c := d.monitor.Canary(); c.State == edge.Down {
+		add("this box is too busy to judge: what its probes fail does not count: %s", c.LastErr)
 	}
 	if st.ConfigErr != "" {
 		add("the last reload was refused: %s", st.ConfigErr)

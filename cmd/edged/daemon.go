@@ -69,7 +69,8 @@ type daemon struct {
 	generation uint64
 	configErr  string
 	prefers    []edge.Preference
-	peersSeen  []edge.PeerState // at the last snapshot
+	fine       map[edge.ProbeID]time.Time // see followShared
+	peersSeen  []edge.PeerState           // at the last snapshot
 	meter      *meter
 	applied    edge.Table
 	appliedAt  time.Time

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,32 +23,69 @@ const (
 	maxDrainLines = 256
 )
 
-// fileStamp tells whether a file has changed since it was read.
+// fileStamp tells whether a file has changed since it was read; the zero one is
+// that of no file.
 type fileStamp struct {
-	there bool
-	at    time.Time
-	size  int64
+	path    string
+	inode   uint64
+	changed time.Time // of the inode too: a file that is moved in has its own times
+	size    int64
 }
 
-// follow reads the drain file if it has changed. A file that is wrong changes
-// nothing, and says so: neither is a node brought back by a slip of the pen, nor
-// taken out.
-func (d *drains) follow(path string, now time.Time) {
+func stampFile(path string) (fileStamp, error) {
+	if path == "" {
+		return fileStamp{}, nil
+	}
 	st, err := os.Stat(path)
 	switch {
-	case path == "" || errors.Is(err, fs.ErrNotExist):
-		d.order(nil)
-		d.fileErr, d.seen, d.empty = nil, fileStamp{}, fileStamp{}
-		return
+	case errors.Is(err, fs.ErrNotExist):
+		return fileStamp{}, nil
 	case err != nil:
-		d.fileErr = fmt.Errorf("read drain file: %w; what it ordered before stays in force", err)
+		return fileStamp{}, fmt.Errorf("read drain file: %w", err)
+	case !st.Mode().IsRegular(): // a pipe would block, a device never end
+		return fileStamp{}, fmt.Errorf("read drain file: %s is not a regular file", path)
+	}
+	out := fileStamp{path: path, changed: st.ModTime(), size: st.Size()}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		out.inode, out.changed = sys.Ino, time.Unix(sys.Ctim.Unix())
+	}
+	return out, nil
+}
+
+// fileSettle is how long a drain file must have been as it is before an order
+// ends that is in it no more, or an empty one drains the node: who writes a file
+// anew takes it away for a moment, or has it half written.
+const fileSettle = 2 * time.Second
+
+// follow takes in the drain file. A new order counts at once. A file that is wrong
+// changes nothing, and says so: neither is a node brought back by a slip of the
+// pen, nor taken out.
+func (d *drains) follow(path string, now time.Time) {
+	stamp, err := stampFile(path)
+	switch {
+	case err != nil:
+		d.fileErr = fmt.Errorf("%w; what it ordered before stays in force", err)
+		return
+	case stamp != d.seen || d.seenAt.IsZero():
+		d.seen, d.seenAt, d.read = stamp, now, false
+	}
+	if !d.read {
+		d.reread(stamp)
+	}
+	if d.fileErr != nil {
+		d.order(unended(d.byFile, now))
 		return
 	}
-	stamp := fileStamp{true, st.ModTime(), st.Size()}
-	if stamp != d.seen {
-		d.reread(path, stamp)
+	list := d.inFile
+	if now.Sub(d.seenAt) < fileSettle {
+		list = slices.DeleteFunc(slices.Clone(list), func(o edge.Drain) bool { return stamp.size == 0 })
+		for _, o := range d.byFile {
+			if !slices.ContainsFunc(list, func(n edge.Drain) bool { return n.Prefix == o.Prefix && n.Service == o.Service }) {
+				list = append(list, o)
+			}
+		}
 	}
-	d.order(unended(d.byFile, now))
+	d.order(unended(list, now))
 }
 
 // order makes list what the drain file orders, and keeps it.
@@ -55,41 +93,37 @@ func (d *drains) order(list []edge.Drain) {
 	same := slices.EqualFunc(list, d.byFile, func(a, b edge.Drain) bool {
 		return a.Since.Equal(b.Since) && a.Until.Equal(b.Until) && a.Prefix == b.Prefix && a.Service == b.Service && a.Reason == b.Reason
 	})
-	if same {
+	if same && d.byFileErr == nil {
 		return
 	}
 	d.byFile = list
-	if d.dir == "" {
-		return
-	}
-	if err := writeState(d.dir, byFileFile, "drains by file", list); err != nil {
-		d.keepErr = err
+	if d.dir != "" {
+		d.byFileErr = writeState(d.dir, byFileFile, "drains by file", list)
 	}
 }
 
-func (d *drains) reread(path string, stamp fileStamp) {
-	b, err := readDrainFile(path)
-	if err != nil { // tried again at the next look
+// reread reads the file as it is; one that cannot be read is tried again at the
+// next look.
+func (d *drains) reread(stamp fileStamp) {
+	if stamp == (fileStamp{}) {
+		d.inFile, d.fileErr, d.read = nil, nil, true
+		return
+	}
+	b, err := readDrainFile(stamp.path)
+	if err != nil {
 		d.fileErr = fmt.Errorf("%w; what it ordered before stays in force", err)
 		return
 	}
-	// A file that is being written is empty for a moment, and an empty one means
-	// the whole node: it must be so at two looks.
-	if len(b) == 0 && d.empty != stamp {
-		d.empty = stamp
-		return
-	}
-	d.seen = stamp
+	d.read = true
 	list, err := parseDrainFile(string(b))
 	if err != nil {
-		d.fileErr = fmt.Errorf("%s: %w; what it ordered before stays in force", path, err)
+		d.fileErr = fmt.Errorf("%s: %w; what it ordered before stays in force", stamp.path, err)
 		return
 	}
 	for i := range list {
-		list[i].Since = stamp.at
+		list[i].Since = stamp.changed
 	}
-	d.order(list)
-	d.fileErr = nil
+	d.inFile, d.fileErr = list, nil
 }
 
 func readDrainFile(path string) ([]byte, error) {

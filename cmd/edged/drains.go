@@ -29,8 +29,14 @@ type drains struct {
 	// byFile is what it said before.
 	byFile  []edge.Drain
 	fileErr error
-	seen    fileStamp
-	empty   fileStamp // was empty at the last look
+	// seen is the file as it was first seen at seenAt, read says that inFile is
+	// what is in it.
+	seen   fileStamp
+	seenAt time.Time
+	read   bool
+	inFile []edge.Drain
+	// byFileErr is why byFile could not be kept; tried again at the next look.
+	byFileErr error
 	// unkept says that the file on disk has orders that have ended, keepErr why.
 	unkept  bool
 	keepErr error
@@ -48,8 +54,9 @@ func openDrains(dir string) (*drains, error) {
 func (d *drains) all() []edge.Drain { return slices.Concat(d.list, d.byFile) }
 
 // of returns the order that concerns p: its own, else that for a service in it,
-// else that for the whole node. prefixOf tells where a service is.
-func (d *drains) of(p netip.Prefix, prefixOf func(edge.ServiceID) netip.Prefix) *edge.Drain {
+// else that for the whole node. vipOf tells where a service is: each prefix that
+// attracts its packets is concerned.
+func (d *drains) of(p netip.Prefix, vipOf func(edge.ServiceID) netip.Addr) *edge.Drain {
 	var found *edge.Drain
 	best := 0
 	for _, o := range d.all() {
@@ -57,7 +64,7 @@ func (d *drains) of(p netip.Prefix, prefixOf func(edge.ServiceID) netip.Prefix) 
 		switch {
 		case o.Prefix == p:
 			rank = 3
-		case o.Service != "" && prefixOf(o.Service) == p:
+		case o.Service != "" && p.Contains(vipOf(o.Service)):
 			rank = 2
 		case o.Service == "" && o.Prefix == netip.Prefix{}:
 			rank = 1

@@ -12,6 +12,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 
@@ -44,6 +46,9 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("load configuration:\n%w", err)
 	}
+	// net/http's HTTP/2 writes there what a hostile target of a probe makes it
+	// think, as often as it is asked; the probe says what matters.
+	stdlog.SetOutput(io.Discard)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctx := context.Background()
 	d, err := open(ctx, cfg, *path, log.With("node", cfg.Local.ID))

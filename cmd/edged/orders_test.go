@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,43 +65,69 @@ func FuzzDrainFile(f *testing.F) {
 	})
 }
 
-// TestFollowDrainFile: the file drains while it is there; one that is wrong
-// changes nothing; an order with an end ends.
+// TestFollowDrainFile: the file drains while it is there; a new order counts at
+// once, one that vanishes only when the file has been so for a while; one that is
+// wrong changes nothing; an order with an end ends.
 func TestFollowDrainFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "drain")
-	d := &drains{}
+	d := &drains{dir: t.TempDir()}
 	now := time.Now()
-	follow := func(content *string, want int, why string) {
+	look := func(want int, why string) {
 		t.Helper()
-		if content != nil {
-			if err := os.WriteFile(path, []byte(*content), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
 		if d.follow(path, now); len(d.byFile) != want || (d.fileErr == nil) != (why == "") || d.fileErr != nil && !strings.Contains(d.fileErr.Error(), why) {
 			t.Errorf("orders %+v, error %v; want %d and %q", d.byFile, d.fileErr, want, why)
 		}
 	}
-	text := func(s string) *string { return &s }
-	follow(nil, 0, "")
-	follow(text("node work"), 1, "")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := func() { now = now.Add(fileSettle) }
+	look(0, "")
+	write("node work")
+	look(1, "")
 	if o := d.of(p4, nowhere); o == nil || o.Reason != "work" || !d.node() {
 		t.Errorf("the node is not drained: %+v", o)
 	}
-	follow(nil, 1, "")
-	follow(text("nodes work"), 1, "expected node, prefix P or service S; what it ordered before stays")
-	follow(text("prefix 198.51.100.0/24\nnode until "+now.Add(-time.Second).Format(time.RFC3339)+" over"), 1, "")
+	// Whoever replaces it takes it away for a moment, and writes it line by line.
+	mustDo(t, os.Remove(path))
+	look(1, "")
+	write("")
+	look(1, "")
+	write("prefix 198.51.100.0/24 later")
+	look(2, "")
+	later()
+	look(1, "")
 	if d.node() || d.of(p6, nowhere) != nil || d.of(p4, nowhere) == nil {
 		t.Errorf("orders %+v", d.byFile)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
+	write("nodes work")
+	look(1, "expected node, prefix P or service S; what it ordered before stays")
+	later()
+	look(1, "expected node")
+	// A restart of edged knows what was in force.
+	again, err := openDrains(d.dir)
+	if err != nil || len(again.byFile) != 1 {
+		t.Errorf("kept %+v, %v", again.byFile, err)
 	}
-	follow(nil, 0, "")
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
+	write("prefix 198.51.100.0/24 x\nnode until " + now.Add(-time.Second).Format(time.RFC3339) + " over")
+	look(1, "")
+	write("")
+	look(1, "")
+	later()
+	look(1, "")
+	if !d.node() {
+		t.Errorf("an empty file does not drain the node: %+v", d.byFile)
 	}
-	follow(nil, 0, "is a directory")
+	mustDo(t, os.Remove(path))
+	mustDo(t, syscall.Mkfifo(path, 0o644))
+	look(1, "not a regular file")
+	mustDo(t, os.Remove(path))
+	look(1, "")
+	later()
+	look(0, "")
 }
 
 func TestDrainsExpire(t *testing.T) {
@@ -114,7 +141,7 @@ func TestDrainsExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	at := func(id edge.ServiceID) netip.Prefix { return map[edge.ServiceID]netip.Prefix{"web": p6}[id] }
+	at := func(id edge.ServiceID) netip.Addr { return map[edge.ServiceID]netip.Addr{"web": p6.Addr().Next()}[id] }
 	for p, want := range map[netip.Prefix]string{p4: "an hour", p6: "service web: a minute"} {
 		if o := d.of(p, at); o == nil || o.Reason != want {
 			t.Errorf("%s is drained by %+v, want %q", p, o, want)

@@ -62,10 +62,6 @@ func (d *daemon) servePrefer(w http.ResponseWriter, r *http.Request) {
 		socket.Fail(w, http.StatusBadRequest, err)
 		return
 	}
-	if len(o.Reason) > maxReason {
-		socket.Fail(w, http.StatusBadRequest, fmt.Errorf("the reason has %d bytes, at most %d are taken", len(o.Reason), maxReason))
-		return
-	}
 	o.By, o.Since = d.config().Local.ID, time.Now().UTC()
 	if o.Until.IsZero() {
 		o.Until = o.Since.Add(defaultPrefer)
@@ -98,6 +94,9 @@ func (d *daemon) prefer(o edge.Preference) error {
 		if was.Prefix == o.Prefix && !o.Since.After(was.Since) {
 			o.Since = was.Since.Add(time.Nanosecond)
 		}
+	}
+	if err := o.Check(); err != nil {
+		return fmt.Errorf("%w (another node's clock is ahead: the order before is of %s)", err, o.Since.Format(time.RFC3339))
 	}
 	d.setPrefers(edge.MergePreferences(time.Now(), d.hasPrefix, d.prefers, []edge.Preference{o}))
 	return nil

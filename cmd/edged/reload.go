@@ -105,6 +105,9 @@ func (d *daemon) mayReload(ctx context.Context, old, parsed *edge.Config) error 
 	if was.Flows != want.Flows || was.HalfFlows != want.HalfFlows || old.Local.BPFDir != parsed.Local.BPFDir {
 		return fmt.Errorf("node.forwarder.flows, half_flows or node.bpf_dir has changed, which needs the data plane loaded anew: edgectl drain, wait until it is withdrawn, stop edged, remove %s, start edged, edgectl undrain; nothing was applied", old.Local.BPFDir)
 	}
+	if old.Local.DrainFile != parsed.Local.DrainFile && len(d.drains.byFile) > 0 {
+		return fmt.Errorf("node.drain_file has changed, and %s orders drains, which would end with it: remove it first; nothing was applied", old.Local.DrainFile)
+	}
 	speaker := ordered(parsed.Local.Speaker)
 	d.loop.bgp.Lease = speaker.Lease // not a matter of the sessions
 	if why := d.loop.mayChange(ctx, speaker); why != "" {
@@ -154,7 +157,10 @@ func (d *daemon) drainOf(p netip.Prefix) *edge.Drain {
 	if has(d.leaving.prefixes, p) {
 		return &edge.Drain{Prefix: p, Reason: "it is no longer in the configuration"}
 	}
-	return d.drains.of(p, func(id edge.ServiceID) netip.Prefix { return prefixOf(d.config(), id) })
+	return d.drains.of(p, func(id edge.ServiceID) netip.Addr {
+		s, _ := d.service(id)
+		return s.VIP.Addr()
+	})
 }
 
 // departed forgets a prefix that has left and has been gone for long enough

@@ -135,6 +135,7 @@ func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
 // inputs are all that is decided from.
 func (d *daemon) inputs(now time.Time, statuses []edge.Status) inputs {
 	members := d.guard.Members()
+	d.followShared(now, members, health.SharedStates(d.config(), statuses))
 	in := inputs{
 		now: now, config: d.config(), generation: d.generation,
 		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(members),

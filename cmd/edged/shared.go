@@ -13,8 +13,26 @@ import (
 func (d *daemon) sharedBy(members []edge.MemberState) func(edge.ProbeID) health.Others {
 	c := d.config()
 	return func(id edge.ProbeID) health.Others {
-		return othersView(c, members, id, c.Fleet.Guard.PromiseLease)
+		o := othersView(c, members, id, c.Fleet.Guard.PromiseLease)
+		o.Since = d.fine[id]
+		return o
 	}
+}
+
+// followShared notes since when the others are without the fault of each shared
+// dependency. It is to be called in each turn.
+func (d *daemon) followShared(now time.Time, members []edge.MemberState, shared map[edge.ProbeID]edge.ProbeState) {
+	c, next := d.config(), map[edge.ProbeID]time.Time{}
+	for id := range shared {
+		if !othersView(c, members, id, c.Fleet.Guard.PromiseLease).Fine() {
+			continue
+		}
+		next[id] = now
+		if was, ok := d.fine[id]; ok {
+			next[id] = was
+		}
+	}
+	d.fine = next
 }
 
 func othersView(c *edge.Config, members []edge.MemberState, id edge.ProbeID, fresh time.Duration) health.Others {

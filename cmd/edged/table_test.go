@@ -89,8 +89,8 @@ func TestTableTrustsTheFleetOnly(t *testing.T) {
 	}
 }
 
-// nowhere says that no service has a prefix.
-func nowhere(edge.ServiceID) netip.Prefix { return netip.Prefix{} }
+// nowhere says that no service has a VIP.
+func nowhere(edge.ServiceID) netip.Addr { return netip.Addr{} }
 
 func TestDrainsSurvive(t *testing.T) {
 	dir := t.TempDir()
