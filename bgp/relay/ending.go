@@ -150,8 +150,11 @@ func (s *session) part(f farewell) {
 func (s *session) drain() {
 	s.finish(farewell{why: "the session ended"}) // not without a reason: it has been
 	s.wmu.Lock()
-	until := s.parted.Add(drainLimit) // one wait, whoever began it
+	began := s.parted // one wait, whoever began it
 	s.wmu.Unlock()
-	s.conn.SetReadDeadline(until)
+	if began.IsZero() {
+		began = time.Now() // somebody is about to say goodbye: not to be closed beneath him
+	}
+	s.conn.SetReadDeadline(began.Add(drainLimit))
 	io.Copy(io.Discard, s.conn)
 }
