@@ -50,19 +50,33 @@ func TestFastInterval(t *testing.T) {
 	})
 }
 
-// TestUndecidedIsFast: also one that fails from the start.
-func TestUndecidedIsFast(t *testing.T) {
+// TestUndecided: one that passes is decided fast; one that fails gets as much time
+// as at any other, since at a start its target may just be starting too.
+func TestUndecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{err: errDown}
+		f := &fake{}
 		m := start(t, Options{}, f)
-		p := testProbe("a")
+		p, q := testProbe("a"), testProbe("b")
 		p.FastInterval = 100 * time.Millisecond
 		m.Set([]edge.Probe{p})
 		time.Sleep(201 * time.Millisecond)
 		synctest.Wait()
-		if s := status(t, m, "a"); s.State != edge.Down {
+		if s := status(t, m, "a"); s.State != edge.Up {
 			t.Errorf("%+v", s)
+		}
+		f.answer(errDown, 0)
+		q.FastInterval = 100 * time.Millisecond
+		m.Set([]edge.Probe{p, q})
+		time.Sleep(q.Interval)
+		synctest.Wait()
+		if s := status(t, m, "b"); s.State != edge.Unknown || s.Streak == 0 {
+			t.Errorf("after an interval: %+v", s)
+		}
+		time.Sleep(2 * q.Interval)
+		synctest.Wait()
+		if s := status(t, m, "b"); s.State != edge.Down {
+			t.Errorf("after three: %+v", s)
 		}
 	})
 }

@@ -141,17 +141,20 @@ func grid(pause time.Duration) time.Duration {
 //
 // A probe whose state is about to change, and one that is undecided, has its
 // FastInterval; but not while the box is starved, which more runs would not help.
-//
 // Without one, an undecided probe runs four times as often, so that a start or a
-// new definition is decided soon; but once it has failed at the normal pace: a
-// start is when a box is busiest, and to take a site down it needs no less
-// evidence than at any other time.
+// new definition is decided soon.
+//
+// An undecided probe that has failed runs at the normal pace: a start is when a
+// box is busiest and its parts wait for each other, and to take a site down it
+// needs no less evidence than at any other time.
 func (e *entry) pause(starved bool) time.Duration {
 	p := &e.probe
 	switch {
+	case !e.damp.decided && e.damp.last == edge.Down:
+		return p.Interval
 	case p.FastInterval > 0 && !starved && (!e.damp.decided || e.damp.streak() > 0):
 		return min(p.Interval, p.FastInterval)
-	case p.FastInterval == 0 && !e.damp.decided && e.damp.last != edge.Down:
+	case p.FastInterval == 0 && !e.damp.decided:
 		return min(p.Interval, max(p.Interval/4, 50*time.Millisecond))
 	}
 	return p.Interval
