@@ -307,9 +307,9 @@ func (s *Speaker) apply(ctx context.Context) error {
 	if err := s.openHub(ctx); err != nil {
 		return err
 	}
-	err := s.engine.set(ctx, s.wish())
+	// First: what a watched peer shows at once is judged by whether it is ours.
 	s.aides.set(s.intent)
-	if err != nil {
+	if err := s.engine.set(ctx, s.wish()); err != nil {
 		return err
 	}
 	s.failed = false
