@@ -121,15 +121,8 @@ func (s *session) sendOpen() bool {
 // readOpen reads and judges the router's OPEN, resolves a collision, and
 // confirms.
 func (s *session) readOpen() bool {
-	m, ok := s.read(openLimit)
-	switch {
-	case !ok:
-		return false
-	case m.Type == wire.TypeNotification:
-		s.notified(m.Raw)
-		return false
-	case m.Type != wire.TypeOpen:
-		s.unexpected(m.Type)
+	m, ok := s.expect(wire.TypeOpen, openLimit)
+	if !ok {
 		return false
 	}
 	remote, err := judge(m.Raw, s.p.config())
@@ -145,18 +138,23 @@ func (s *session) readOpen() bool {
 
 // confirm waits for the KEEPALIVE that makes the session, and joins it to GoBGP.
 func (s *session) confirm(ctx context.Context) bool {
-	m, ok := s.read(s.hold)
+	_, ok := s.expect(wire.TypeKeepalive, s.hold)
+	return ok && s.join(ctx)
+}
+
+// expect reads a message of one type. Any other ends the session.
+func (s *session) expect(t wire.Type, limit time.Duration) (wire.Message, bool) {
+	m, ok := s.read(limit)
 	switch {
 	case !ok:
-		return false
 	case m.Type == wire.TypeNotification:
 		s.notified(m.Raw)
-		return false
-	case m.Type != wire.TypeKeepalive:
+	case m.Type != t:
 		s.unexpected(m.Type)
-		return false
+	default:
+		return m, true
 	}
-	return s.join(ctx)
+	return wire.Message{}, false
 }
 
 // read returns the router's next message, which must be whole within limit. If

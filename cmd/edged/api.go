@@ -134,8 +134,9 @@ func refusal(err error) int {
 // known says what is wrong with an order about a prefix or a service; the zero
 // values stand for the whole node.
 func (d *daemon) known(p netip.Prefix, s edge.ServiceID) error {
+	_, exists := d.service(s)
 	switch {
-	case s != "" && prefixOf(d.config(), s) == netip.Prefix{}:
+	case s != "" && !exists:
 		return fmt.Errorf("%s is not a service of the configuration", s)
 	case p != netip.Prefix{} && !has(d.config().Fleet.Prefixes, p):
 		return fmt.Errorf("%s is not a prefix of the configuration", p)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -116,15 +115,4 @@ func changed(statuses []edge.Status, changes map[edge.ProbeID]edge.ProbeState) (
 		return nil, fmt.Errorf("there is no probe %s here; a group follows from its members", strings.Join(strange, ", "))
 	}
 	return out, nil
-}
-
-// prefixOf is the prefix of a service; the zero Prefix if there is no such one.
-func prefixOf(c *edge.Config, id edge.ServiceID) netip.Prefix {
-	for _, s := range c.Fleet.Services {
-		if s.ID == id {
-			p, _ := c.Fleet.PrefixOf(s.VIP.Addr())
-			return p.Net
-		}
-	}
-	return netip.Prefix{}
 }
