@@ -151,13 +151,7 @@ func (g *engine) connect(f *flight, now time.Time) {
 func (g *engine) step(f *flight, now time.Time) {
 	switch f.phase {
 	case connecting:
-		switch err := unix.Connect(f.sock.fd, f.to); err {
-		case nil:
-			g.send(f, now)
-		case unix.EINPROGRESS, unix.EALREADY, unix.EINTR: // asked again it says how far it is
-		default:
-			g.broke(f, err, now)
-		}
+		g.reach(f, now)
 	case sending:
 		g.send(f, now)
 	case reading:
@@ -165,21 +159,30 @@ func (g *engine) step(f *flight, now time.Time) {
 	}
 }
 
-// send writes what is left of the request; without one the run is over.
-func (g *engine) send(f *flight, now time.Time) {
-	if f.phase == connecting && f.mirror && f.sock.meetsItself(f) {
+// reach takes a connection as far as it comes. Whether one stands that has a
+// request to carry, the sending of that says: it costs no call of its own.
+func (g *engine) reach(f *flight, now time.Time) {
+	err := connectTo(f.sock.fd, &f.to)
+	switch {
+	case err != nil && err != unix.EINPROGRESS && err != unix.EALREADY && err != unix.EINTR:
+		g.broke(f, err, now)
+	case f.request != nil:
+		f.phase = sending
+	case err != nil: // asked again it says how far it is
+	case f.mirror && meetsItself(f.sock.fd, &f.to):
 		g.broke(f, unix.ECONNREFUSED, now)
-		return
-	}
-	if f.request == nil {
+	default:
 		g.end(f, result{end: now}, true)
-		return
 	}
+}
+
+// send writes what is left of the request.
+func (g *engine) send(f *flight, now time.Time) {
 	f.phase = sending
 	for f.sent < len(f.request) {
-		n, err := unix.Write(f.sock.fd, f.request[f.sent:])
+		n, err := send(f.sock.fd, f.request[f.sent:])
 		switch {
-		case err == unix.EAGAIN:
+		case err == unix.EAGAIN: // the connection does not stand yet, or is full
 			return
 		case err == unix.EINTR:
 		case err != nil:
@@ -192,9 +195,9 @@ func (g *engine) send(f *flight, now time.Time) {
 	f.phase = reading
 }
 
-// wait sleeps until runs have ended, the deadline of file is over or somebody
-// rings.
-func (g *engine) wait() {
+// wait sleeps until runs have ended, the time is over, or somebody rings or has
+// signalled wake.
+func (g *engine) wait(until time.Time, wake <-chan struct{}) {
 	g.advance()
 	if len(g.young) >= crowd {
 		time.Sleep(gather)
@@ -207,6 +210,14 @@ func (g *engine) wait() {
 	g.young = g.young[:0]
 	if g.look(); len(g.ends) > 0 {
 		return
+	}
+	_ = g.file.SetReadDeadline(until)
+	g.asleep.Store(true) // from now on, who signals also rings; who did before, is heard
+	defer g.asleep.Store(false)
+	select {
+	case <-wake:
+		return
+	default:
 	}
 	some := false
 	_ = g.conn.Read(func(uintptr) bool { // an error is the end of the time
@@ -250,14 +261,14 @@ func (g *engine) arm(f *flight) {
 		g.end(f, result{err: fmt.Errorf("%w: watch socket: %w", edge.ErrUnknown, err), end: time.Now()}, false)
 		return
 	}
-	s.watched = true
+	s.watched, s.armed = true, true
 }
 
 // look steps the runs of which something is reported, and says whether there was
 // one. That it is reported is not relied on: it may be of an earlier run.
 func (g *engine) look() bool {
-	n, _ := unix.EpollWait(g.epoll, g.events[:], 0) // without a wait it is not interrupted
-	if n <= 0 {
+	n := ready(g.epoll, g.events[:])
+	if n == 0 {
 		return false
 	}
 	now := time.Now()

@@ -27,7 +27,7 @@ const (
 type flight struct {
 	e       *entry
 	address string // for texts
-	to      unix.Sockaddr
+	to      rawAddr
 	key     poolKey
 	request []byte // nil: connect only
 	keep    bool
@@ -76,10 +76,9 @@ func newFlight(e *entry) *flight {
 		}
 		f.key.source = p.Source.Unmap()
 	}
+	f.to, f.key.family = newRawAddr(to), unix.AF_INET6
 	if addr.Is4() {
-		f.key.family, f.to = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: addr.As4()}
-	} else {
-		f.key.family, f.to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: addr.As16()}
+		f.key.family = unix.AF_INET
 	}
 	return f
 }
@@ -87,14 +86,20 @@ func newFlight(e *entry) *flight {
 // explain says what has gone wrong, and where.
 func (f *flight) explain(err error) error {
 	where := "read answer"
-	switch f.phase {
-	case connecting:
+	switch {
+	case f.phase == connecting, f.phase == sending && f.sent == 0 && !f.kept: // nothing is taken before it stands
 		where = "connect " + f.address
-	case sending:
+	case f.phase == sending:
 		where = "send request"
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%s: no answer within %s", where, f.e.probe.Timeout)
 	}
 	return fmt.Errorf("%s: %w", where, cause(err))
+}
+
+// echoes says whether the first part of an answer begins like the request.
+func (f *flight) echoes(part []byte) bool {
+	n := min(len(part), len(f.request), len("HTTP/1.1"))
+	return string(part[:n]) == string(f.request[:n])
 }

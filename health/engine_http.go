@@ -25,7 +25,7 @@ const alwaysLook = 8
 // read takes what there is of an answer.
 func (g *engine) read(f *flight, now time.Time) {
 	for f.phase == reading {
-		n, err := unix.Read(f.sock.fd, g.buf[:])
+		n, err := receive(f.sock.fd, g.buf[:])
 		switch {
 		case err == unix.EAGAIN:
 			return
@@ -53,6 +53,11 @@ func (g *engine) over(f *flight, now time.Time) {
 // judged where they lie.
 func (g *engine) take(f *flight, part []byte, now time.Time) {
 	all, had := part, len(f.answer)
+	if f.mirror && had == 0 && f.echoes(part) && meetsItself(f.sock.fd, &f.to) {
+		f.phase = connecting
+		g.broke(f, unix.ECONNREFUSED, now)
+		return
+	}
 	if had > 0 {
 		f.answer = append(f.answer, part...)
 		all = f.answer

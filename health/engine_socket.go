@@ -3,7 +3,6 @@ package health
 import (
 	"fmt"
 	"net/netip"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +15,7 @@ type sock struct {
 	key      poolKey
 	flight   *flight // nil: in a pool
 	watched  bool    // the epoll knows it
+	armed    bool    // for the run that is in the air
 }
 
 // poolKey is what sockets must have in common to stand in for each other.
@@ -81,7 +81,12 @@ func (g *engine) recycle(s *sock) {
 		g.discard(s)
 		return
 	}
-	s.flight = nil
+	if s.watched && !s.armed {
+		// To be known to the epoll costs in each run, even if there is nothing to
+		// report. This one did without.
+		g.forget(s)
+	}
+	s.flight, s.armed = nil, false
 	p := g.pools[s.key]
 	if p == nil {
 		p = &pool{}
@@ -96,11 +101,17 @@ func (g *engine) discard(s *sock) {
 	if s.watched {
 		// By hand: while a child of this process is between fork and exec it
 		// holds the socket too, and closing ours would leave it registered.
-		_ = unix.EpollCtl(g.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
+		g.forget(s)
 	}
 	unix.Close(s.fd)
 	g.socks[s.slot] = nil
 	g.freeSlots = append(g.freeSlots, int32(s.slot))
+}
+
+// forget takes a socket out of the epoll.
+func (g *engine) forget(s *sock) {
+	_ = unix.EpollCtl(g.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
+	s.watched = false
 }
 
 // trim closes the sockets that no pool has needed since the last call: those of
@@ -117,34 +128,4 @@ func (g *engine) trim() {
 			delete(g.pools, key)
 		}
 	}
-}
-
-// disconnect makes a TCP socket as good as new; a connection that stands is
-// reset. connect(2) to AF_UNSPEC, which x/sys/unix has no type for.
-func disconnect(fd int) error {
-	nowhere := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-	_, _, no := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&nowhere)), unsafe.Sizeof(nowhere))
-	if no != 0 {
-		return no
-	}
-	return nil
-}
-
-// meetsItself says whether a connection is one with itself. Where nobody listens
-// on a local port from which the kernel may also connect, it does so now and
-// then (simultaneous open, RFC 9293 section 3.5).
-func (s *sock) meetsItself(f *flight) bool {
-	here, err := unix.Getsockname(s.fd)
-	if err != nil {
-		return false
-	}
-	switch a := here.(type) {
-	case *unix.SockaddrInet4:
-		to, ok := f.to.(*unix.SockaddrInet4)
-		return ok && a.Port == to.Port && a.Addr == to.Addr
-	case *unix.SockaddrInet6:
-		to, ok := f.to.(*unix.SockaddrInet6)
-		return ok && a.Port == to.Port && a.Addr == to.Addr
-	}
-	return false
 }

@@ -337,7 +337,9 @@ func TestMeetsItself(t *testing.T) {
 			for range 20 {
 				for port := range 4 {
 					at := fmt.Sprintf("%s:%d", host, 40000+port)
-					expect(t, once(t, realProbe("p", edge.ProbeTCP, at)), "connect "+at+": connection refused")
+					for _, kind := range []edge.ProbeKind{edge.ProbeTCP, edge.ProbeHTTP} {
+						expect(t, once(t, realProbe("p", kind, at)), "connect "+at+": connection refused")
+					}
 				}
 			}
 		}

@@ -49,8 +49,7 @@ func alone(t *testing.T, g *engine, e *entry) result {
 	g.begin(e.flight)
 	for end := time.Now().Add(e.probe.Timeout); len(g.ends) == 0; {
 		if time.Now().Before(end) {
-			_ = g.file.SetReadDeadline(end)
-			g.wait()
+			g.wait(end, nil)
 		} else {
 			g.expire(e.flight, time.Now())
 		}

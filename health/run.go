@@ -83,16 +83,7 @@ func (m *Monitor) sleep(ctx context.Context, timer *time.Timer, t turn) {
 		}
 		return
 	}
-	_ = g.file.SetReadDeadline(t.until)
-	g.asleep.Store(true) // from now on, who signals also rings; who did before, is heard
-	defer g.asleep.Store(false)
-	select {
-	case <-m.wake:
-		g.advance()
-		g.look()
-	default:
-		g.wait()
-	}
+	g.wait(t.until, m.wake)
 }
 
 // turn is what one round of the schedule has found to do.
