@@ -83,6 +83,9 @@ func (a *aides) receive(id edge.PeerID, u wire.Update) {
 		r.Prefix = p
 		a.watch.Observe(r)
 	}
+	if u.EndOfRIB != "" {
+		a.watch.EndOfRIB(source(id), u.EndOfRIB)
+	}
 }
 
 // sessionChanged makes the watch forget what a peer has shown whose session is
@@ -116,7 +119,7 @@ func (a *aides) sightings() (out []edge.Sighting, feed edge.SourceState) {
 			continue
 		}
 		if len(out) == maxSightings {
-			feed.LastErr = fmt.Sprintf("%d alarms more than are shown", len(st.Alarms)-i)
+			feed.LastErr = fmt.Sprintf("%d alarms more than are shown", len(st.Alarms)-i+st.More)
 			break
 		}
 		out = append(out, edge.Sighting{

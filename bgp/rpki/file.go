@@ -15,15 +15,21 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/follow"
 )
 
 const (
 	filePause = time.Second // between two looks at the file
-	maxFile   = 1 << 30     // bytes; the VRPs of the internet are some 60 MB
+	maxFile   = 1 << 29     // bytes; the VRPs of the internet are some 60 MB
 	maxValue  = 1 << 20     // bytes of one value of it: what is held at a time
 	// fileLife is how long a file holds from when it was made. Validators write
 	// it at least every hour; one that has stopped must show.
 	fileLife = 24 * time.Hour
+	// fileShare is how much longer than a look at the file the pause behind it
+	// is: a writer that never rests must not cost a core.
+	fileShare = 9
+	maxDepth  = 64 // of what is skipped, which the decoder has to remember
 	// expiryPause is how often a file that stays is read again for VRPs in it
 	// that have expired: in all the VRPs of the internet some always do.
 	expiryPause = 10 * time.Minute
@@ -42,11 +48,14 @@ func fileSource(path string) string { return "file " + path }
 func (f *feed) followFile(ctx context.Context, path string) {
 	var seen fs.FileInfo // what was read last, well or not
 	var again time.Time  // to read it though it is the same; zero: never
-	for ; ctx.Err() == nil; sleep(ctx, filePause) {
-		if !again.IsZero() && time.Now().After(again) {
+	pause := filePause
+	for ; ctx.Err() == nil; follow.Pause(ctx, pause) {
+		began := time.Now()
+		if !again.IsZero() && began.After(again) {
 			seen = nil
 		}
 		data, info, err := f.readFile(ctx, path, seen)
+		pause = max(filePause, fileShare*time.Since(began))
 		if ctx.Err() != nil {
 			return
 		}
@@ -84,7 +93,11 @@ func (f *feed) readFile(ctx context.Context, path string, seen fs.FileInfo) (dat
 	if sameFile(info, seen) {
 		return data, info, nil
 	}
-	// Not blocking: a FIFO would wait for a writer.
+	// Before it is opened, too: that alone has effects on a FIFO and on devices.
+	if err := readable(info); err != nil {
+		return data, info, err
+	}
+	// Not blocking: it may be a FIFO by now, which would wait for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return data, info, bare(err)
@@ -93,11 +106,8 @@ func (f *feed) readFile(ctx context.Context, path string, seen fs.FileInfo) (dat
 	if info, err = file.Stat(); err != nil {
 		return data, nil, bare(err)
 	}
-	if !info.Mode().IsRegular() {
-		return data, info, errors.New("not a regular file")
-	}
-	if info.Size() > maxFile {
-		return data, info, fmt.Errorf("%d bytes, at most %d", info.Size(), maxFile)
+	if err := readable(info); err != nil {
+		return data, info, err
 	}
 	now := time.Now()
 	data, err = parseFile(ctx, io.LimitReader(file, maxFile), now, f.c.most)
@@ -110,11 +120,34 @@ func (f *feed) readFile(ctx context.Context, path string, seen fs.FileInfo) (dat
 	if data.made.IsZero() || data.made.After(now) {
 		data.made = info.ModTime()
 	}
+	if data.made.After(now) { // or it would never be too old
+		data.made = now
+	}
 	return data, info, nil
 }
 
+// readable says why a file cannot be one of VRPs.
+func readable(info fs.FileInfo) error {
+	switch {
+	case !info.Mode().IsRegular():
+		return errors.New("not a regular file")
+	case info.Size() > maxFile:
+		return fmt.Errorf("%d bytes, at most %d", info.Size(), maxFile)
+	}
+	return nil
+}
+
+// sameFile says whether a file is as it was. Its time of change counts as well:
+// that of writing can be set to anything, as a copy does.
 func sameFile(a, b fs.FileInfo) bool {
-	return b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	return b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && changed(a) == changed(b)
+}
+
+func changed(info fs.FileInfo) syscall.Timespec {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Ctim
+	}
+	return syscall.Timespec{}
 }
 
 // fileVRP is one VRP of the file.
@@ -157,11 +190,15 @@ type fileMeta struct {
 // source is a file whose values are bounded: the decoder holds one at a time.
 type source struct {
 	r    io.Reader
+	stop func() error // not nil: reading ends
 	read int64
 	used func() int64 // of what was read
 }
 
 func (s *source) Read(b []byte) (int, error) {
+	if err := s.stop(); err != nil {
+		return 0, err
+	}
 	if s.read-s.used() > maxValue {
 		return 0, fmt.Errorf("a value of more than %d bytes", maxValue)
 	}
@@ -170,17 +207,17 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// parseFile reads a whole file with at most so many VRPs. Those that have expired
-// at now are left out; one that is malformed makes the whole an error with its
-// place.
+// parseFile reads a whole file with at most so many VRPs, and as many other names
+// and values, each of which takes as long. VRPs that have expired at now are left
+// out; one that is malformed makes the whole an error with its place.
 func parseFile(ctx context.Context, r io.Reader, now time.Time, most int) (data fileData, err error) {
-	in := &source{r: r}
+	in := &source{r: r, stop: ctx.Err}
 	dec := json.NewDecoder(in)
 	in.used = dec.InputOffset
 	if err := expect(dec, '{'); err != nil {
 		return data, err
 	}
-	for dec.More() {
+	for skipped := 0; dec.More(); {
 		name, err := dec.Token()
 		if err != nil {
 			return data, place(dec, err)
@@ -190,7 +227,7 @@ func parseFile(ctx context.Context, r io.Reader, now time.Time, most int) (data 
 			if data.set != nil {
 				return data, place(dec, errors.New("a second list of roas"))
 			}
-			if data.set, data.next, err = parseROAs(ctx, dec, now, most); err != nil {
+			if data.set, data.next, err = parseROAs(dec, now, most); err != nil {
 				return data, err
 			}
 		case "metadata":
@@ -200,9 +237,11 @@ func parseFile(ctx context.Context, r io.Reader, now time.Time, most int) (data 
 			}
 			data.made, _ = time.Parse(time.RFC3339, cmp.Or(m.BuildTime, m.GeneratedTime))
 		default:
-			if err := skip(dec); err != nil {
+			n, err := skip(dec, most-skipped)
+			if err != nil {
 				return data, place(dec, err)
 			}
+			skipped += n + 1
 		}
 	}
 	if err := expect(dec, '}'); err != nil {
@@ -218,7 +257,7 @@ func parseFile(ctx context.Context, r io.Reader, now time.Time, most int) (data 
 }
 
 // parseROAs reads the list of VRPs, and says when the first of them expires.
-func parseROAs(ctx context.Context, dec *json.Decoder, now time.Time, most int) (set *Set, next time.Time, err error) {
+func parseROAs(dec *json.Decoder, now time.Time, most int) (set *Set, next time.Time, err error) {
 	if err := expect(dec, '['); err != nil {
 		return nil, next, err
 	}
@@ -243,9 +282,7 @@ func parseROAs(ctx context.Context, dec *json.Decoder, now time.Time, most int) 
 		if len(records) == most {
 			return nil, next, place(dec, fmt.Errorf("more than %d VRPs", most))
 		}
-		if records = append(records, r); len(records)%4096 == 0 && ctx.Err() != nil {
-			return nil, next, ctx.Err()
-		}
+		records = append(records, r)
 	}
 	if err := expect(dec, ']'); err != nil {
 		return nil, next, err
@@ -292,21 +329,26 @@ func expect(dec *json.Decoder, want json.Delim) error {
 }
 
 // skip reads one value and forgets it, without holding the whole of it: a file
-// has router keys and more.
-func skip(dec *json.Decoder) error {
+// has router keys and more. It returns of how many it consists, at most so many.
+func skip(dec *json.Decoder, most int) (n int, err error) {
 	for depth := 0; ; {
 		t, err := dec.Token()
 		if err != nil {
-			return err
+			return n, err
+		}
+		if n++; n > most {
+			return n, errors.New("too many names and values that are no VRPs")
 		}
 		switch t {
 		case json.Delim('['), json.Delim('{'):
-			depth++
+			if depth++; depth > maxDepth {
+				return n, fmt.Errorf("values within values, %d deep", depth)
+			}
 		case json.Delim(']'), json.Delim('}'):
 			depth--
 		}
 		if depth == 0 {
-			return nil
+			return n, nil
 		}
 	}
 }
@@ -315,6 +357,9 @@ func skip(dec *json.Decoder) error {
 func place(dec *json.Decoder, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF // of the text, not of our reading it
+	}
+	if text := err.Error(); len(text) > maxText { // the decoder quotes a number however long it is
+		err = errors.New(printable([]byte(text)))
 	}
 	return fmt.Errorf("byte %d: %w", dec.InputOffset(), err)
 }

@@ -49,7 +49,7 @@ func inFile() []VRP { return []VRP{vrp("192.0.2.0/24", 24, 64500), vrp("2001:db8
 
 func TestFileShapes(t *testing.T) {
 	for name, text := range map[string]string{"rpki-client": rpkiClient, "routinator": routinator, "stayrtr": stayRTR, "plain": plain} {
-		data, err := parseFile(t.Context(), strings.NewReader(text), epoch(), 10)
+		data, err := parseFile(t.Context(), strings.NewReader(text), epoch(), 100)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -146,7 +146,7 @@ func TestFile(t *testing.T) {
 			{func() { os.Remove(path) }, "no such file"},
 			{func() { os.Mkdir(path, 0o755) }, "not a regular file"},
 			{func() { os.Remove(path); syscall.Mkfifo(path, 0o644) }, "not a regular file"},
-			{func() { put(t, path, ""); os.Truncate(path, maxFile+1) }, "1073741825 bytes, at most"},
+			{func() { put(t, path, ""); os.Truncate(path, maxFile+1) }, "536870913 bytes, at most"},
 			{func() { put(t, path, `{"roas":[]`) }, "unexpected EOF"},
 		} {
 			step.do()

@@ -23,6 +23,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/follow"
 )
 
 // Bounds of what is taken from outside.
@@ -39,7 +41,8 @@ type Config struct {
 	// over plain TCP: use a cache on this host or over a network you trust.
 	Servers []string
 	// File is a VRP JSON file as rpki-client, Routinator and StayRTR write it. It
-	// is looked at every second. Not together with Servers.
+	// is looked at every second, and less often where it is large and changes all
+	// the time: a tenth of a core is spent on it. Not together with Servers.
 	File string
 	// Refresh is the longest time between two questions to a cache, 1 s to 24 h;
 	// zero leaves it to the cache. Caches that send notifications need none. A
@@ -74,22 +77,18 @@ type Client struct {
 	dial     func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	most     int // VRPs that are taken; a test takes fewer
 
-	changed   chan struct{} // the configuration is another; size 1
 	published chan struct{} // the expiry is another; size 1
 
 	mu     sync.Mutex
-	cfg    Config
-	gen    int // of cfg: what an older generation finds is dropped
+	loop   *follow.Loop[Config]
 	set    *Set
 	status Status
 }
 
 // New returns a Client that knows nothing until it has a Config and Run runs.
 func New(o Options) *Client {
-	c := &Client{
-		log: o.Log, onChange: o.OnChange, set: &Set{}, dial: dialTCP, most: maxVRPs,
-		changed: make(chan struct{}, 1), published: make(chan struct{}, 1),
-	}
+	c := &Client{log: o.Log, onChange: o.OnChange, set: &Set{}, dial: dialTCP, most: maxVRPs, published: make(chan struct{}, 1)}
+	c.loop = follow.New[Config](&c.mu)
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -113,21 +112,20 @@ func (c *Client) Set(cfg Config) error {
 	}
 	cfg.Servers = servers
 	c.mu.Lock()
-	if slices.Equal(cfg.Servers, c.cfg.Servers) && cfg.File == c.cfg.File && cfg.Refresh == c.cfg.Refresh {
+	if old := c.loop.Config(); slices.Equal(cfg.Servers, old.Servers) && cfg.File == old.File && cfg.Refresh == old.Refresh {
 		c.mu.Unlock()
 		return nil
 	}
 	// A cache that stays keeps its data: losing them for a change of another
 	// one would be a gap.
 	keep := c.set.known && cfg.has(c.status.Source)
-	c.cfg, c.status.LastErr = cfg, ""
-	c.gen++
+	c.loop.Replace(cfg)
+	c.status.LastErr = ""
 	if !keep {
 		c.set, c.status = &Set{}, Status{}
 	}
 	c.mu.Unlock()
-	signal(c.changed)
-	signal(c.published)
+	c.signal()
 	c.onChange()
 	return nil
 }
@@ -171,41 +169,28 @@ func (c *Client) Current() (*Set, Status) {
 	return c.set, c.status
 }
 
-// expire drops data that are past their time, and says whether it did. The lock
-// is held.
-func (c *Client) expire() bool {
+// expire drops data that are past their time. The lock is held.
+func (c *Client) expire() {
 	if !c.set.known || c.status.Expires.IsZero() || time.Now().Before(c.status.Expires) {
-		return false
+		return
 	}
 	c.set = &Set{why: "the VRPs expired at " + c.status.Expires.UTC().Format(time.RFC3339)}
 	c.status.VRPs = 0
 	c.status.LastErr = cmp.Or(c.status.LastErr, c.set.why)
-	signal(c.published) // Run tells, if it was Current who noticed
-	return true
+	c.signal() // Run tells, if it was Current who noticed
 }
 
 // Run follows the source until ctx ends, and returns nil then.
 func (c *Client) Run(ctx context.Context) error {
+	var aside sync.WaitGroup
+	defer aside.Wait()
+	aside.Go(func() { c.tellExpiry(ctx) })
 	var table rtrTable // survives a change of the configuration
-	for ctx.Err() == nil {
-		c.mu.Lock()
-		cfg, gen := c.cfg, c.gen
-		c.mu.Unlock()
+	c.loop.Run(ctx, func(ctx context.Context, cfg Config, term follow.Term) {
 		if table.set != nil && !slices.Contains(cfg.Servers, table.of.String()) {
 			table = rtrTable{}
 		}
-		c.runConfig(ctx, cfg, &feed{c: c, gen: gen, table: &table})
-	}
-	return nil
-}
-
-// runConfig follows the source of one configuration until there is another.
-func (c *Client) runConfig(ctx context.Context, cfg Config, f *feed) {
-	ctx, cancel := context.WithCancel(ctx)
-	var follower sync.WaitGroup
-	defer follower.Wait()
-	defer cancel()
-	follower.Go(func() {
+		f := &feed{c: c, term: term, table: &table}
 		switch {
 		case cfg.File != "":
 			f.followFile(ctx, cfg.File)
@@ -213,22 +198,24 @@ func (c *Client) runConfig(ctx context.Context, cfg Config, f *feed) {
 			f.followServers(ctx, cfg)
 		}
 	})
+	return nil
+}
+
+// tellExpiry tells that VRPs in use were dropped, whoever has noticed it, and
+// notices it at their time if nobody has.
+func (c *Client) tellExpiry(ctx context.Context) {
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()
-	told, _ := c.Current()
+	told := &Set{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.changed:
-			if f.stale() {
-				return
-			}
 		case <-c.published:
 		case <-expiry.C:
 		}
 		set, status := c.Current()
-		if told.known && !set.known {
+		if told.known && !set.known && set.why != "" { // with another source it is no news
 			c.log.Warn("VRPs dropped", "source", status.Source, "reason", set.why)
 			c.onChange()
 		}
@@ -243,30 +230,23 @@ func (c *Client) runConfig(ctx context.Context, cfg Config, f *feed) {
 // is another one.
 type feed struct {
 	c     *Client
-	gen   int
+	term  follow.Term
 	table *rtrTable
-}
-
-// stale says whether there is another configuration.
-func (f *feed) stale() bool {
-	f.c.mu.Lock()
-	defer f.c.mu.Unlock()
-	return f.gen != f.c.gen
 }
 
 // use makes set the one in use.
 func (f *feed) use(set *Set, s Status) {
 	c := f.c
-	c.mu.Lock()
-	if f.gen != c.gen {
-		c.mu.Unlock()
+	var back, news bool
+	counts := f.term.Do(func() {
+		back = !c.set.known || c.status.Source != s.Source || c.status.LastErr != "" && s.LastErr == ""
+		news = back || c.set != set || c.status.LastErr != s.LastErr
+		c.set, c.status = set, s
+	})
+	if !counts {
 		return
 	}
-	back := !c.set.known || c.status.Source != s.Source || c.status.LastErr != "" && s.LastErr == ""
-	news := back || c.set != set || c.status.LastErr != s.LastErr
-	c.set, c.status = set, s
-	c.mu.Unlock()
-	signal(c.published)
+	c.signal()
 	if back {
 		c.log.Info("VRPs in use", "source", s.Source, "serial", s.Serial, "vrps", s.VRPs)
 	}
@@ -277,36 +257,32 @@ func (f *feed) use(set *Set, s Status) {
 
 // flush drops what is in use, for the reason why.
 func (f *feed) flush(why string) {
-	c := f.c
-	c.mu.Lock()
-	if f.gen != c.gen || !c.set.known {
-		c.mu.Unlock()
-		return
-	}
-	c.set = &Set{why: why}
-	c.status.VRPs = 0
-	c.mu.Unlock()
-	signal(c.published) // Run logs and tells
+	f.term.Do(func() {
+		if c := f.c; c.set.known {
+			c.set = &Set{why: why}
+			c.status.VRPs = 0
+			c.signal() // tellExpiry logs and tells
+		}
+	})
 }
 
 // fail notes why the source cannot be used now. The data stay until they expire.
 func (f *feed) fail(why string) {
-	c := f.c
-	c.mu.Lock()
-	if f.gen != c.gen || c.status.LastErr == why {
-		c.mu.Unlock()
-		return
+	c, news := f.c, false
+	f.term.Do(func() {
+		news = c.status.LastErr != why
+		c.status.LastErr = why
+	})
+	if news {
+		c.log.Warn("source of VRPs failed", "reason", why)
+		c.onChange()
 	}
-	c.status.LastErr = why
-	c.mu.Unlock()
-	c.log.Warn("source of VRPs failed", "reason", why)
-	c.onChange()
 }
 
-// signal wakes the reader of a channel of size 1.
-func signal(c chan struct{}) {
+// signal says that the expiry is another. It does not block.
+func (c *Client) signal() {
 	select {
-	case c <- struct{}{}:
+	case c.published <- struct{}{}:
 	default:
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/follow"
 )
 
 // The intervals of RFC 8210 section 6: their bounds, and what holds until a
@@ -40,6 +42,12 @@ const (
 	// queryPause keeps a cache that notifies without end from being asked
 	// without end.
 	queryPause = time.Second
+	// pduShare is how long a cache is not asked again, for each PDU of its last
+	// answer: one that sends everything again and again costs a tenth of a core.
+	pduShare = 10 * time.Microsecond
+	// maxNotes is how many notifications may come between two queries. A cache
+	// should send one a minute; to read them costs time, whatever is in them.
+	maxNotes = 10_000
 	// preferPause is how long a cache is used before an earlier one of the list
 	// is tried again.
 	preferPause = 10 * time.Minute
@@ -84,6 +92,7 @@ type server struct {
 	told    intervals
 	fails   int       // in a row
 	next    time.Time // not tried before
+	rest    time.Time // not asked before, for what its last answer has cost
 	trouble string    // why it could not be used when it was tried last
 }
 
@@ -109,8 +118,8 @@ func (l serverList) good(s *server) {
 	}
 }
 
-// errTooMany is more VRPs than we hold.
-var errTooMany = errors.New("too many VRPs")
+// errTooMany is more than we hold of a cache, or read.
+var errTooMany = errors.New("too much data")
 
 // errVersion is a cache that does not speak the version that we asked in.
 var errVersion = errors.New("the cache does not speak version 1")
@@ -149,7 +158,7 @@ func (f *feed) followServers(ctx context.Context, cfg Config) {
 	for ctx.Err() == nil {
 		s, wait := servers.next(time.Now())
 		if wait > 0 {
-			sleep(ctx, wait)
+			follow.Pause(ctx, wait)
 			continue
 		}
 		err := f.session(ctx, servers, s, cfg.Refresh)
@@ -183,12 +192,16 @@ func (l serverList) next(now time.Time) (*server, time.Duration) {
 	return nil, first.next.Sub(now)
 }
 
+// took notes what an answer of so many PDUs has cost.
+func (s *server) took(pdus int) { s.rest = time.Now().Add(time.Duration(pdus) * pduShare) }
+
 // hold decides when a server is tried again after its session has ended with
 // err. A cache that answered a Reset Query with an error has heard us: it is
 // asked again after its retry interval. One that was lost is looked for sooner,
 // from one second up to that interval. One that sends what cannot be used makes
 // us fetch all of it each time: that grows rarer for longer.
 func (s *server) hold(err error, now time.Time) {
+	defer func() { s.next = later(s.next, s.rest) }()
 	most := s.told.retry
 	if unusable(err) {
 		most = max(most, defaultRetry)
@@ -216,15 +229,6 @@ func unusable(err error) bool {
 	var bad *pduError
 	var change *changeError
 	return errors.As(err, &bad) || errors.As(err, &change) || errors.Is(err, errTooMany)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // bare takes out of an error what the caller names (the path, the address), and

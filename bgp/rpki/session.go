@@ -22,6 +22,7 @@ type session struct {
 	agreed  bool   // on the version
 	last    []byte // the PDU read last, or its header: what an error report quotes
 	notify  bool   // a Serial Notify has come and was not answered by a query
+	notes   int    // since the last query
 	asked   time.Time
 }
 
@@ -164,7 +165,7 @@ func (x *session) reported(p pdu) error {
 // query asks for what is new, or for all, and puts the answer in use.
 func (x *session) query() error {
 	full := !x.f.table.matches(x)
-	x.asked, x.notify = time.Now(), false
+	x.asked, x.notify, x.notes = time.Now(), false, 0
 	limit := x.asked.Add(answerLimit)
 	if full {
 		if err := x.send(resetQuery(x.version)); err != nil {
@@ -211,14 +212,25 @@ func (x *session) answer(limit time.Time) (pdu, error) {
 		if err != nil || p.kind != kindNotify {
 			return p, err
 		}
-		x.noted(p)
+		if err := x.noted(); err != nil {
+			return p, err
+		}
 	}
 }
 
 // noted remembers a Serial Notify that came when a query was under way. Before
 // the version is settled it says nothing (RFC 8210 section 7).
-func (x *session) noted(p pdu) {
+func (x *session) noted() error {
 	x.notify = x.notify || x.agreed
+	return x.count()
+}
+
+// count counts a Serial Notify.
+func (x *session) count() error {
+	if x.notes++; x.notes > maxNotes {
+		return corrupt("more than %d notifications since the last query", maxNotes)
+	}
+	return nil
 }
 
 // take reads the VRPs up to End of Data and puts them in use.
@@ -228,7 +240,9 @@ func (x *session) take(id uint16, full bool, limit time.Time) error {
 		return x.mismatch(id)
 	}
 	var changes []record
-	for {
+	pdus := 0
+	defer func() { x.s.took(pdus) }()
+	for ; ; pdus++ {
 		p, err := x.read(before(limit, silenceLimit))
 		switch {
 		case timedOut(err):
@@ -236,8 +250,12 @@ func (x *session) take(id uint16, full bool, limit time.Time) error {
 		case err != nil:
 			return err
 		case p.kind == kindNotify:
-			x.noted(p)
-		case p.kind == kindRouterKey: // BGPsec is not ours
+			if err := x.noted(); err != nil {
+				return err
+			}
+		case p.kind == kindRouterKey && pdus-len(changes) < x.f.c.most: // BGPsec is not ours
+		case p.kind == kindRouterKey:
+			return fmt.Errorf("%w: the cache sends more than %d router keys", errTooMany, x.f.c.most)
 		case p.kind == kindEnd && p.session != id:
 			return x.mismatch(p.session)
 		case p.kind == kindEnd:
@@ -293,10 +311,10 @@ func (x *session) mismatch(id uint16) error {
 // idle waits until it is time for the next query. It ends with errPrefer at
 // leave, unless that is zero.
 func (x *session) idle(leave time.Time) error {
-	next := x.asked.Add(x.s.told.refresh)
+	next := later(x.asked.Add(x.s.told.refresh), x.s.rest)
 	for {
 		if x.notify {
-			next = x.asked.Add(queryPause)
+			next = later(x.asked.Add(queryPause), x.s.rest)
 		}
 		wake := next
 		if !leave.IsZero() && leave.Before(wake) {
@@ -316,6 +334,9 @@ func (x *session) idle(leave time.Time) error {
 			return x.mismatch(p.session)
 		case p.serial != x.f.table.serial:
 			x.notify = true
+		}
+		if err := x.count(); err != nil {
+			return err
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/follow"
 )
 
 const (
@@ -29,25 +31,13 @@ const (
 
 // feed reads one URL or file: what it finds counts until there is another one.
 type feed struct {
-	w   *Watcher
-	gen int
-}
-
-// stale says whether there is another feed.
-func (f *feed) stale() bool {
-	f.w.mu.Lock()
-	defer f.w.mu.Unlock()
-	return f.gen != f.w.gen
+	w    *Watcher
+	term follow.Term
 }
 
 // change changes the state of the feed, unless there is another one.
 func (f *feed) change(do func(w *Watcher, now time.Time)) {
-	now := time.Now()
-	f.w.mu.Lock()
-	defer f.w.mu.Unlock()
-	if f.gen == f.w.gen {
-		do(f.w, now)
-	}
+	f.term.Do(func() { do(f.w, time.Now()) })
 }
 
 // up notes that the feed is read.
@@ -72,6 +62,11 @@ func (f *feed) down(err error) {
 		w.judge.Disconnected(w.state.Source, now)
 		w.log.Warn("feed lost", "source", w.state.Source, "reason", err.Error())
 	})
+}
+
+// gap notes that lines may have been lost.
+func (f *feed) gap() {
+	f.change(func(w *Watcher, _ time.Time) { w.judge.Gap(w.state.Source) })
 }
 
 // trouble notes what is wrong with a feed that is read all the same.
@@ -149,7 +144,7 @@ func (f *feed) followURL(ctx context.Context, url string) {
 		if time.Since(began) >= steady {
 			pause = firstPause
 		}
-		sleep(ctx, pause-rand.N(pause/4)) // the boxes of a fleet do not come all at once
+		follow.Pause(ctx, pause-rand.N(pause/4)) // the boxes of a fleet do not come all at once
 		pause = min(2*pause, maxPause)
 	}
 }
@@ -175,6 +170,7 @@ func (f *feed) stream(ctx context.Context, url string) error {
 		switch {
 		case errors.Is(err, errLong):
 			f.dropped(err)
+			continue // one that never ends is silence, too
 		case err != nil:
 			if in.partial() {
 				f.dropped(errors.New("the connection ended within it"))
@@ -225,6 +221,8 @@ func getter() func(ctx context.Context, url string) (io.ReadCloser, error) {
 				return errors.New("redirected more than 5 times")
 			case via[0].URL.Scheme == "https" && req.URL.Scheme != "https":
 				return errors.New("redirected from https to " + req.URL.Scheme)
+			case req.URL.Hostname() != via[0].URL.Hostname(): // it must not choose whom else we ask, such as this host
+				return fmt.Errorf("redirected to another host: if you trust it, configure its URL: %s", printable(req.URL.Redacted()))
 			}
 			return nil
 		},
@@ -244,14 +242,5 @@ func getter() func(ctx context.Context, url string) (io.ReadCloser, error) {
 			return nil, fmt.Errorf("the server answers %s", printable(resp.Status))
 		}
 		return resp.Body, nil
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

@@ -3,255 +3,241 @@ package watch
 import (
 	"cmp"
 	"fmt"
-	"maps"
+	"iter"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
 // Judge holds the routes to our prefixes and says what is wrong with them. It
 // reads no clock and does no I/O. It is not safe for several goroutines. Its
-// memory is bounded: of a prefix there are at most 64 good and 64 bad routes, the
-// oldest make room, and the names of 1024 more vantage points that had a good one.
+// memory is bounded, whatever is told: see the bounds of the package.
 type Judge struct {
 	cfg     Config
-	sights  map[netip.Prefix]*sight
-	sorted  []netip.Prefix // of sights, by address
-	lengths []int          // of sights, each once, the longest first
+	sights  []*sight                // by address and length
+	index   map[netip.Prefix]uint32 // of sights
+	lengths [2][]int                // of sights, by family, each once, the longest first
+	share   int                     // wrong routes that are held of one sight
 	sources map[string]*source
-}
-
-// source is a feed or a watched peer.
-type source struct {
-	alive bool
-	since time.Time // it has been alive, short breaks aside
-	died  time.Time
-	shown bool // any route at all
+	tables  []*source // whose whole table has come, of one family at least
+	paths   paths
+	covers  covers
+	held    int // entries of has and gone of all spots
+	births  uint64
 }
 
 // NewJudge returns a Judge without prefixes.
 func NewJudge() *Judge {
-	return &Judge{sights: map[netip.Prefix]*sight{}, sources: map[string]*source{}}
-}
-
-// Set makes cfg what is judged by; URL and File do not matter. It judges anew
-// what is there: prefixes that stay keep their routes, and since when they are
-// on the air. Cfg must be one that Watcher.Set takes, and belongs to the Judge.
-func (j *Judge) Set(cfg Config, now time.Time) {
-	old := j.sights
-	j.cfg, j.sights, j.sorted, j.lengths = cfg, map[netip.Prefix]*sight{}, nil, nil
-	for i, own := range slices.Concat(cfg.Own, cfg.Elsewhere) {
-		s := &sight{own: own, onAir: i < len(cfg.Own), since: now, alarms: map[alarmKey]time.Time{}}
-		if was := old[own.Prefix]; was != nil {
-			s.unseen, s.alarms = was.unseen, was.alarms
-			if slices.Equal(own.Origins, was.own.Origins) {
-				s.others = was.others
-			}
-			if s.onAir && was.onAir {
-				s.since = was.since
-			}
-		}
-		j.sights[own.Prefix] = s
-		j.sorted = append(j.sorted, own.Prefix)
-		j.lengths = append(j.lengths, own.Prefix.Bits())
-	}
-	slices.SortFunc(j.sorted, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	slices.Sort(j.lengths)
-	j.lengths = slices.Compact(j.lengths)
-	slices.Reverse(j.lengths)
-	for _, r := range routesOf(old) {
-		j.place(r)
-	}
-}
-
-// routesOf returns what is held, each route once, the oldest first.
-func routesOf(sights map[netip.Prefix]*sight) []Route {
-	held := map[vantage]Route{}
-	for _, s := range sights {
-		for _, v := range []vantages{s.bad, s.cover, s.seen} {
-			for _, e := range v {
-				held[e.route.at()] = e.route
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Values(held), func(a, b Route) int { return a.At.Compare(b.At) })
+	return &Judge{sources: map[string]*source{}, paths: newPaths(), covers: newCovers()}
 }
 
 // Observe takes what a vantage point shows. A route without a valid prefix, or
-// of one source too many, is dropped. Routes that do not touch our prefixes only
-// show that the source is alive.
+// of one source too many, is dropped. A route that does not touch our prefixes
+// only shows that the source has a table.
 func (j *Judge) Observe(r Route) {
 	if !r.Prefix.IsValid() || r.Prefix.Addr().Is4In6() {
 		return
 	}
-	src := j.sources[r.Source]
+	src := j.source(r.Source)
 	if src == nil {
-		if len(j.sources) >= maxSources {
-			return
-		}
-		src = &source{alive: true, since: r.At}
-		j.sources[r.Source] = src
+		return
 	}
-	src.shown = true
 	r.Prefix = r.Prefix.Masked()
-	j.drop(r)
-	if !r.Withdrawn {
-		j.place(r)
+	if r.Withdrawn {
+		j.withdraw(src, r)
+		return
 	}
+	src.shown++
+	j.place(src, r)
 }
 
-// drop takes away what the vantage point had as its route to the prefix.
-func (j *Judge) drop(r Route) {
-	if s := j.sights[r.Prefix]; s != nil {
-		s.drop(r)
+// place is what a prefix has to do with ours.
+type place struct {
+	exact, outer     uint32 // the sight of itself; the inmost one on the air of which it is a part
+	isExact, isInner bool   // whether there is one
+}
+
+func (j *Judge) find(p netip.Prefix) (at place) {
+	at.exact, at.isExact = j.index[p]
+	at.outer, at.isInner = j.outer(p)
+	return at
+}
+
+// withdraw takes away what the vantage point had as its route to the prefix.
+func (j *Judge) withdraw(src *source, r Route) {
+	sp := src.spots[r.Peer]
+	if sp == nil {
+		return // it has told nothing that touches us
 	}
-	for s := range j.around(r.Prefix) {
-		s.drop(r)
+	at := j.find(r.Prefix)
+	if at.isExact {
+		j.leave(sp, at.exact, r.At)
 	}
-	for s := range j.inside(r.Prefix) {
-		s.drop(r)
+	j.drop(sp, r.Prefix, at)
+}
+
+// drop takes away what was wrong with the route of a vantage point, and the
+// route as a cover.
+func (j *Judge) drop(sp *spot, p netip.Prefix, at place) {
+	if sp == nil {
+		return
 	}
+	if at.isExact {
+		j.sights[at.exact].drop(at.exact, sp, p)
+	}
+	if at.isInner {
+		j.sights[at.outer].drop(at.outer, sp, p)
+	}
+	j.covers.drop(sp, p)
 }
 
 // place judges a route and keeps it where it touches a prefix.
-func (j *Judge) place(r Route) {
-	exact := j.sights[r.Prefix]
-	why := verdict{}
-	if exact != nil {
-		why = judgePath(exact.own, j.cfg.Neighbours, r.ASPath)
-		exact.take(r, why)
+func (j *Judge) place(src *source, r Route) {
+	at := j.find(r.Prefix)
+	j.drop(src.spots[r.Peer], r.Prefix, at)
+	wrong := func(id uint32, v verdict) {
+		j.sights[id].put(id, entry{src.spot(r.Peer), r.Prefix, r.ASPath, r.At, v}, j.share)
+	}
+	elsewhere := true // it is not ours, or another one's where it is ours
+	if at.isExact {
+		s := j.sights[at.exact]
+		v := judgePath(s.own, j.cfg.Neighbours, r.ASPath)
+		if v.kind == UnexpectedOrigin {
+			j.leave(src.spots[r.Peer], at.exact, r.At)
+		} else {
+			j.enter(src, at.exact, r)
+		}
+		if v.kind != "" {
+			wrong(at.exact, v)
+		}
+		elsewhere = !s.onAir && v.kind == UnexpectedOrigin
 	}
 	// A part of a prefix of ours, and not itself known as ours, or not with this
 	// origin. The inmost prefix is concerned.
-	if (exact == nil || !exact.onAir && why.kind == UnexpectedOrigin) && len(r.ASPath) > 0 {
-		for s := range j.around(r.Prefix) {
-			if s.onAir {
-				s.bad.put(entry{keep(r), verdict{MoreSpecific, fmt.Sprintf("AS%d originates a part of it", r.ASPath[len(r.ASPath)-1])}}, maxVantages)
-				break
-			}
-		}
+	if elsewhere && at.isInner && len(r.ASPath) > 0 {
+		wrong(at.outer, verdict{MoreSpecific, fmt.Sprintf("AS%d originates a part of it", r.ASPath[len(r.ASPath)-1])})
 	}
-	for s := range j.inside(r.Prefix) {
-		s.cover.put(entry{route: keep(r)}, maxCovers)
+	if j.inside(r.Prefix) {
+		j.covers.put(src.spot(r.Peer), r.Prefix, r.ASPath)
 	}
 }
 
-// around yields the prefixes of ours of which p is a true part, the longest first.
-func (j *Judge) around(p netip.Prefix) func(yield func(*sight) bool) {
-	return func(yield func(*sight) bool) {
-		for _, bits := range j.lengths {
+// enter notes that a vantage point has a route to a sight, from us.
+func (j *Judge) enter(src *source, id uint32, r Route) {
+	s, sp := j.sights[id], src.spots[r.Peer]
+	if sp != nil {
+		if path, had := sp.has[id]; had {
+			sp.has[id] = j.paths.put(r.ASPath) // first, as it is most often the same
+			j.paths.drop(path)
+			return
+		}
+		if _, was := sp.gone[id]; was {
+			s.untell(sp)
+			delete(sp.gone, id)
+			j.held--
+		}
+	}
+	if j.held >= maxHeld || sp == nil && len(src.spots) >= maxSpots {
+		if _, there := src.crowd[id]; !there {
+			set(&src.crowd, id, struct{}{})
+			s.crowd++
+		}
+		return
+	}
+	sp = src.spot(r.Peer)
+	set(&sp.has, id, j.paths.put(r.ASPath))
+	s.seen++
+	j.held++
+}
+
+// leave notes that a vantage point has no route to a sight, from us, any more.
+func (j *Judge) leave(sp *spot, id uint32, at time.Time) {
+	if sp == nil {
+		return
+	}
+	path, had := sp.has[id]
+	if !had {
+		return
+	}
+	j.paths.drop(path)
+	delete(sp.has, id)
+	set(&sp.gone, id, struct{}{})
+	s := j.sights[id]
+	s.fewer(at)
+	s.tell(sp, at)
+}
+
+// around yields the sights of which p is a true part, the longest first.
+func (j *Judge) around(p netip.Prefix) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for _, bits := range j.lengths[family(p.Addr())] {
 			if bits >= p.Bits() {
 				continue
 			}
-			if s := j.sights[netip.PrefixFrom(p.Addr(), bits).Masked()]; s != nil && !yield(s) {
+			if id, there := j.index[netip.PrefixFrom(p.Addr(), bits).Masked()]; there && !yield(id) {
 				return
 			}
 		}
 	}
 }
 
-// inside yields the prefixes of ours that are a true part of p.
-func (j *Judge) inside(p netip.Prefix) func(yield func(*sight) bool) {
-	return func(yield func(*sight) bool) {
-		i, _ := slices.BinarySearchFunc(j.sorted, p.Addr(), func(own netip.Prefix, at netip.Addr) int { return own.Addr().Compare(at) })
-		for ; i < len(j.sorted) && p.Contains(j.sorted[i].Addr()); i++ {
-			if j.sorted[i].Bits() > p.Bits() && !yield(j.sights[j.sorted[i]]) {
-				return
-			}
+// outer returns the inmost sight on the air of which p is a true part.
+func (j *Judge) outer(p netip.Prefix) (uint32, bool) {
+	for id := range j.around(p) {
+		if j.sights[id].onAir {
+			return id, true
 		}
 	}
+	return 0, false
 }
 
-// Connected says that a source is read from now on.
-func (j *Judge) Connected(name string, now time.Time) {
-	src := j.sources[name]
-	if src == nil {
-		src = &source{since: now}
-		j.sources[name] = src
+// inside says whether a prefix of ours is a true part of p.
+func (j *Judge) inside(p netip.Prefix) bool {
+	i, _ := slices.BinarySearchFunc(j.sights, p.Addr(), func(s *sight, at netip.Addr) int { return s.own.Prefix.Addr().Compare(at) })
+	for ; i < len(j.sights) && p.Contains(j.sights[i].own.Prefix.Addr()); i++ {
+		if j.sights[i].own.Prefix.Bits() > p.Bits() {
+			return true
+		}
 	}
-	if !src.alive && now.Sub(src.died) > sourceGrace {
-		src.since = now
-	}
-	src.alive = true
+	return false
 }
 
-// Disconnected says that a source cannot be read now. What it has shown stays:
-// a feed does not tell again what has not changed.
-func (j *Judge) Disconnected(name string, now time.Time) {
-	if src := j.sources[name]; src != nil && src.alive {
-		src.alive, src.died = false, now
-	}
+// Findings are what is wrong.
+type Findings struct {
+	Alarms []Alarm // ordered by prefix, kind and what is seen; at most 4096
+	More   int     // alarms beyond
+	// Unseen are prefixes on the air that no vantage point shows and that are
+	// not missing: nothing is known of them, or not for long enough.
+	Unseen int
 }
 
-// Lost says that a vantage point of a source has no routes any more; with an
-// empty peer none of it has, and the source is forgotten.
-func (j *Judge) Lost(name, peer string, now time.Time) {
-	for _, s := range j.sights {
-		s.lose(now, func(v vantage) bool { return v.source == name && (peer == "" || v.peer == peer) })
-	}
-	if peer == "" {
-		delete(j.sources, name)
-	}
-}
-
-// Alarms returns what is wrong at now, ordered by prefix, kind and what is seen.
-// Evidence that is too old is forgotten.
-func (j *Judge) Alarms(now time.Time) (out []Alarm) {
+// Find returns what is wrong at now. Evidence that is too old is forgotten.
+func (j *Judge) Find(now time.Time) (out Findings) {
 	oldest := now.Add(-cmp.Or(j.cfg.Forget, defaultForget))
-	for _, p := range j.sorted {
-		s := j.sights[p]
-		s.age(now, oldest)
+	for i, s := range j.sights {
+		s.age(uint32(i), now, oldest)
 		if !s.onAir {
 			continue
 		}
 		found := s.wrong()
-		if a, yes := j.missing(s, now); yes {
-			found = append(found, a)
+		if f, yes := j.missing(s, now); yes {
+			found = append(found, f)
+		} else if !s.visible() {
+			out.Unseen++
 		}
-		out = append(out, s.date(found)...)
+		s.date(found)
+		for _, f := range found {
+			if len(out.Alarms) >= maxAlarms {
+				out.More++
+				continue
+			}
+			if f.Kind == Missing {
+				f.Evidence = j.absence(s, now)
+			} else {
+				f.Evidence = f.last.evidence(f.Count)
+			}
+			out.Alarms = append(out.Alarms, f.Alarm)
+		}
 	}
 	return out
-}
-
-// missing says whether nobody sees the prefix. Its time runs from when it was
-// announced, when it was last seen or when the source came, whichever is last.
-func (j *Judge) missing(s *sight, now time.Time) (a Alarm, yes bool) {
-	if j.cfg.MissingAfter <= 0 || s.visible() {
-		return a, false
-	}
-	var names []string
-	a = Alarm{Kind: Missing, Prefix: s.own.Prefix, Last: now}
-	for name, src := range j.sources {
-		from := latest(s.since, s.unseen, src.since)
-		gone := !src.alive && now.Sub(src.died) > sourceGrace
-		if gone || !src.shown || now.Sub(from) < j.cfg.MissingAfter {
-			continue
-		}
-		names = append(names, name)
-		if at := from.Add(j.cfg.MissingAfter); a.Since.IsZero() || at.Before(a.Since) {
-			a.Since = at
-		}
-	}
-	slices.Sort(names)
-	a.Count = len(names)
-	a.Evidence = fmt.Sprintf("announced for %s, and not seen by %s", now.Sub(s.since).Round(time.Second), some(names, 3))
-	if n := len(s.cover); n > 0 {
-		a.Evidence += fmt.Sprintf("; there is a route to %s, by %s", s.cover[n-1].route.Prefix, pathText(s.cover[n-1].route.ASPath))
-	}
-	return a, len(names) > 0
-}
-
-func latest(times ...time.Time) time.Time {
-	return slices.MaxFunc(times, time.Time.Compare)
-}
-
-// some shows the first of several names.
-func some(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -23,6 +24,8 @@ type message struct {
 }
 
 // risLine is a line as RIS Live writes it; fields that are not ours are left out.
+// A name that is there twice is taken as the decoder takes it, which mixes the two:
+// nothing comes of it but what the line says, once or the other time.
 type risLine struct {
 	Type string `json:"type"`
 	Data struct {
@@ -49,29 +52,35 @@ type risPath []uint32
 // maxHops is what one path may have: more is no path but an attempt.
 const maxHops = 4096
 
+// UnmarshalJSON reads what is known to be JSON.
 func (p *risPath) UnmarshalJSON(b []byte) error {
-	var hops []json.RawMessage
-	if err := json.Unmarshal(b, &hops); err != nil {
+	*p = nil
+	if string(b) == "null" {
+		return nil
+	}
+	if b[0] != '[' {
 		return errors.New("the path is not a list")
 	}
-	*p = nil
-	for _, hop := range hops {
-		members := []json.RawMessage{hop}
-		if hop[0] == '[' {
-			if err := json.Unmarshal(hop, &members); err != nil {
-				return errors.New("a set in the path is not a list")
+	for depth := 0; len(b) > 0; {
+		switch c := b[0]; {
+		case c == '[' && depth < 2:
+			depth++
+		case c == ']':
+			depth--
+		case c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n':
+		default:
+			word := b[:max(1, bytes.IndexAny(b, ",] \t\r\n"))]
+			n, err := strconv.ParseUint(string(word), 10, 32)
+			if err != nil {
+				return fmt.Errorf("%.20q in the path is not an AS number", word)
 			}
-		}
-		for _, m := range members {
-			var n uint32
-			if err := json.Unmarshal(m, &n); err != nil || m[0] == 'n' {
-				return fmt.Errorf("%.20q in the path is not an AS number", m)
+			if *p = append(*p, uint32(n)); len(*p) > maxHops {
+				return fmt.Errorf("a path of more than %d ASes", maxHops)
 			}
-			*p = append(*p, n)
+			b = b[len(word):]
+			continue
 		}
-		if len(*p) > maxHops {
-			return fmt.Errorf("a path of more than %d ASes", maxHops)
-		}
+		b = b[1:]
 	}
 	return nil
 }
@@ -81,6 +90,9 @@ func (p *risPath) UnmarshalJSON(b []byte) error {
 func parseLine(line []byte, now time.Time) (m message, err error) {
 	var in risLine
 	if err := json.Unmarshal(line, &in); err != nil {
+		if unknown(line) {
+			return m, nil
+		}
 		return m, fmt.Errorf("not a message: %s", printable(err.Error()))
 	}
 	d := &in.Data
@@ -126,6 +138,15 @@ func parseLine(line []byte, now time.Time) (m message, err error) {
 	return m, nil
 }
 
+// unknown says whether a line is one of those that we know nothing of, whose data
+// may have any form.
+func unknown(line []byte) bool {
+	var in struct {
+		Type *string `json:"type"`
+	}
+	return json.Unmarshal(line, &in) == nil && in.Type != nil && *in.Type != "ris_message" && *in.Type != "ris_error"
+}
+
 func parsePrefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() {
@@ -166,12 +187,13 @@ type lines struct {
 	in   *bufio.Reader
 	buf  []byte // the beginning of a line
 	skip bool   // it is too long, or not its beginning: forget it up to its end
+	over int    // bytes that were skipped of it since errLong
 }
 
 func newLines(r io.Reader) *lines { return &lines{in: bufio.NewReaderSize(r, 1<<16)} }
 
 // next returns the next line that is not blank, without its end. It is valid
-// until the next call. A line that is too long is errLong, once.
+// until the next call. A line that is too long is errLong, once in maxBacklog bytes.
 func (l *lines) next() ([]byte, error) {
 	for {
 		part, err := l.in.ReadSlice('\n')
@@ -206,11 +228,15 @@ func (l *lines) next() ([]byte, error) {
 // add keeps the beginning of a line, and returns err or that it is too long.
 func (l *lines) add(part []byte, err error) error {
 	if l.skip {
+		if l.over += len(part); l.over >= maxBacklog && err == nil {
+			l.over = 0
+			return errLong
+		}
 		return err
 	}
 	if len(l.buf)+len(part) > maxLine {
 		l.forget()
-		l.skip = true
+		l.skip, l.over = true, 0
 		return errLong
 	}
 	l.buf = append(l.buf, part...)

@@ -51,7 +51,16 @@ func TestParseLine(t *testing.T) {
 		{`{"type":"pong","data":null}`, message{}},
 		{`{}`, message{}},
 		{`null`, message{}},
+		{`{"type":"ris_rrc_list","data":["rrc00"]}`, message{}},
+		{`{"type":"ris_message"}`, message{}},
+		{`{"type":"ris_message","data":null}`, message{}},
 		{ris("h", "p", `null`, `"announcements":[]`), message{}},
+		{ris("h", "p", "[ 1 ,\t[ 2,3 ]\n, 4 ]", announce("192.0.2.0/24")),
+			message{routes: []Route{{Prefix: prefix("192.0.2.0/24"), ASPath: []uint32{1, 2, 3, 4}, Peer: "h p", At: at}}}},
+		{ris("h", "p", `[1]`, announce("192.0.2.0/24")+`,"Path":[2]`),
+			message{routes: []Route{{Prefix: prefix("192.0.2.0/24"), ASPath: []uint32{2}, Peer: "h p", At: at}}}},
+		{ris("h", "p", `[1]`, announce("192.0.2.0/24")+`,"announcements":[]`), message{}},
+		{`{"type":"ris_message","type":"pong","data":{}}`, message{}},
 	} {
 		got, err := parseLine([]byte(test.in), now)
 		if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(message{}), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); err != nil || diff != "" {
@@ -76,6 +85,20 @@ func TestParseLineRefuses(t *testing.T) {
 		{ris("h", "p", `[1]`, `"withdrawals":[1]`), "not a message"},
 		{ris("h", "p", `[]`, announce("192.0.2.0/24")), "without a path"},
 		{ris("h", "p", `{}`, announce("192.0.2.0/24")), "not a list"},
+		{ris("h", "p", `1`, announce("192.0.2.0/24")), "not a list"},
+		{ris("h", "p", `"]"`, announce("192.0.2.0/24")), "not a list"},
+		{ris("h", "p", `["],"]`, announce("192.0.2.0/24")), "not an AS number"},
+		{ris("h", "p", `[{"a":[1]}]`, announce("192.0.2.0/24")), "not an AS number"},
+		{ris("h", "p", `[1.0]`, announce("192.0.2.0/24")), "not an AS number"},
+		{ris("h", "p", `[1e3]`, announce("192.0.2.0/24")), "not an AS number"},
+		{ris("h", "p", `[true]`, announce("192.0.2.0/24")), "not an AS number"},
+		{ris("h", "p", `[`+strings.Repeat("9", 100_000)+`]`, announce("192.0.2.0/24")), "not an AS number"},
+		{ris("h", "p", strings.Repeat("[", 100_000)+strings.Repeat("]", 100_000), announce("192.0.2.0/24")), "not a message"},
+		{ris("h", "p", `[1]`, announce("192.0.2.0/24")+`,"path":null`), "without a path"},
+		{ris("h", "p", `[1]`, `"withdrawals":[null]`), `"" is not a prefix`},
+		{ris("h", "p", `[1]`, `"withdrawals":{}`), "not a message"},
+		{ris("h", "p", `[1]`, `"announcements":["192.0.2.0/24"]`), "not a message"},
+		{ris("h", "p", `[1]`, `"timestamp":`+strings.Repeat("9", 1000)), "not a message"},
 		{ris("h", "p", `["1"]`, announce("192.0.2.0/24")), "not an AS number"},
 		{ris("h", "p", `[null]`, announce("192.0.2.0/24")), "not an AS number"},
 		{ris("h", "p", `[-1]`, announce("192.0.2.0/24")), "not an AS number"},
@@ -122,6 +145,7 @@ func TestLines(t *testing.T) {
 		{x(maxLine) + "\na\n", "long a", false},
 		{x(5*maxLine) + "\na\n" + x(maxLine+7) + "\n" + x(100_000) + "\nb", "long a long " + x(100_000), true},
 		{x(2 * maxLine), "long", true},
+		{x(maxBacklog+2*maxLine) + "\na\n", "long long a", false},
 		{"a\n" + x(1<<16) + "\nb\n", "a " + x(1<<16) + " b", false},
 	} {
 		for name, r := range map[string]io.Reader{"whole": strings.NewReader(test.in), "halves": iotest.HalfReader(strings.NewReader(test.in))} {
@@ -134,6 +158,13 @@ func TestLines(t *testing.T) {
 	if got, _ := readLines(iotest.OneByteReader(strings.NewReader("ab\n\ncd\n"))); strings.Join(got, " ") != "ab cd" {
 		t.Errorf("%q", got)
 	}
+}
+
+// feedOf returns a follower of the feed that there is now.
+func feedOf(w *Watcher) *feed {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &feed{w: w, term: w.loop.Term()}
 }
 
 // TestLinesMemory: nothing is held of a long line that is over.
@@ -166,7 +197,7 @@ func FuzzLine(f *testing.F) {
 		if err := w.Set(Config{Own: []Own{own("192.0.2.0/24"), own("2001:db8::/32")}, URL: "http://192.0.2.1/", MissingAfter: 1}); err != nil {
 			t.Fatal(err)
 		}
-		fd := &feed{w: w, gen: w.gen}
+		fd := feedOf(w)
 		var lines uint64
 		for {
 			line, err := in.next()

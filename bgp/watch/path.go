@@ -61,3 +61,11 @@ func pathText(path []uint32) string {
 	}
 	return strings.Join(hops, " ")
 }
+
+// some shows the first of several names.
+func some(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

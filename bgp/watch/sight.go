@@ -3,163 +3,178 @@ package watch
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
 // sight is what is seen of one of our prefixes.
 type sight struct {
-	own    Own
-	onAir  bool
-	since  time.Time // it is on the air
-	unseen time.Time // when the last vantage point has lost it; zero: none had it
-	// seen are routes to it with an origin of ours, which last until they are
-	// withdrawn: nobody repeats a route that is stable.
-	seen vantages
-	// others had such a route when it made room: a feed has more vantage points
-	// than we keep, and those that tell last are those that flap.
-	others map[vantage]struct{}
-	bad    vantages // what is wrong, until it is withdrawn or too old
-	// cover are routes to what it is a part of.
-	cover  vantages
-	alarms map[alarmKey]time.Time // since when they are there
+	own   Own
+	born  uint64 // sources born later have told all that they have of it
+	onAir bool
+	since time.Time // it is on the air
+	seen  int       // vantage points that have a route to it, from us
+	crowd int       // sources of which more see it than are kept
+	// unseen is when the last vantage point has lost it; zero: none had it.
+	unseen time.Time
+	words  []word  // of vantage points that had it and have it no more
+	bad    []entry // what is wrong, until it is withdrawn or too old
+	alarms map[alarmKey]time.Time
+	by     []*source // who bears witness to the alarm that it is missing
+	again  bool      // its origins are others: what is seen of it is judged anew
 }
 
+// alarmKey names an alarm of a sight. The times of alarms are since when they
+// are there.
 type alarmKey struct {
 	kind string
 	seen netip.Prefix
 }
 
-// entry is a route with what is wrong with it.
+// word is what the vantage points of one source have told: that they have no
+// route any more.
+type word struct {
+	source *source
+	n      int
+	at     time.Time // of the last
+	last   *spot     // nil: it has changed its mind
+}
+
+// entry is a route that is wrong.
 type entry struct {
-	route Route
+	from   *spot
+	prefix netip.Prefix
+	path   []uint32
+	at     time.Time
 	verdict
 }
 
-// vantage names a route: a vantage point has one to a prefix.
-type vantage struct {
-	source, peer string
-	prefix       netip.Prefix
-}
+// visible says whether a vantage point may have a route to the prefix, from us.
+func (s *sight) visible() bool { return s.seen > 0 || s.crowd > 0 }
 
-func (r Route) at() vantage { return vantage{r.Source, r.Peer, r.Prefix} }
-
-// vantages are entries, the one that was told last at the end.
-type vantages []entry
-
-func (v *vantages) drop(at vantage) {
-	*v = slices.DeleteFunc(*v, func(e entry) bool { return e.route.at() == at })
-}
-
-// put adds an entry that is not there. The one that was told the longest time
-// ago makes room, and is returned.
-func (v *vantages) put(e entry, most int) (out entry, full bool) {
-	if full = len(*v) >= most; full {
-		out = (*v)[0]
-		*v = slices.Delete(*v, 0, 1)
+// fewer notes that a vantage point has no route any more.
+func (s *sight) fewer(at time.Time) {
+	if s.seen--; !s.visible() {
+		s.unseen = at
 	}
-	*v = append(*v, e)
-	return out, full
 }
 
-// keep returns a route that shares no memory and is of a bounded size. The end
-// of the path is what is judged.
-func keep(r Route) Route {
-	path := r.ASPath
-	if len(path) > maxPath {
-		path = path[len(path)-maxPath:]
+// thin notes that there is one source less of which more see it than are kept.
+func (s *sight) thin(at time.Time) {
+	if s.crowd--; !s.visible() {
+		s.unseen = at
 	}
-	r.ASPath = slices.Clone(path)
-	r.Peer = strings.Clone(r.Peer)
-	return r
 }
 
-// take keeps a route to the prefix itself.
-func (s *sight) take(r Route, v verdict) {
-	r = keep(r)
-	if v.kind != UnexpectedOrigin {
-		out, full := s.seen.put(entry{route: r}, maxVantages)
-		if full && len(s.others) < maxOthers {
-			if s.others == nil {
-				s.others = map[vantage]struct{}{}
-			}
-			s.others[out.route.at()] = struct{}{}
+// tell notes that a vantage point says so.
+func (s *sight) tell(from *spot, at time.Time) {
+	i := slices.IndexFunc(s.words, func(w word) bool { return w.source == from.source })
+	if i < 0 {
+		i = len(s.words)
+		s.words = append(s.words, word{source: from.source})
+	}
+	w := &s.words[i]
+	w.n, w.at, w.last = w.n+1, at, from
+}
+
+// untell takes back the word of a vantage point.
+func (s *sight) untell(from *spot) {
+	i := slices.IndexFunc(s.words, func(w word) bool { return w.source == from.source })
+	w := &s.words[i]
+	if w.last == from {
+		w.last = nil
+	}
+	if w.n--; w.n == 0 {
+		s.words = slices.Delete(s.words, i, i+1)
+	}
+}
+
+// put keeps a route that is wrong, of which the vantage point has none there
+// yet. Of so many the one that was told the longest time ago makes room.
+func (s *sight) put(id uint32, e entry, most int) {
+	e.path = slices.Clone(tail(e.path))
+	set(&e.from.bad, id, e.from.bad[id]+1)
+	s.bad = append(s.bad, e)
+	for len(s.bad) > most {
+		s.remove(id, func(i int) bool { return i == 0 })
+	}
+}
+
+// drop takes away a wrong route of a vantage point.
+func (s *sight) drop(id uint32, from *spot, p netip.Prefix) {
+	if from != nil && from.bad[id] > 0 {
+		s.remove(id, func(i int) bool { return s.bad[i].from == from && s.bad[i].prefix == p })
+	}
+}
+
+// lose takes away all wrong routes of a vantage point.
+func (s *sight) lose(id uint32, from *spot) {
+	s.remove(id, func(i int) bool { return s.bad[i].from == from })
+}
+
+// remove takes away what which says, in one pass.
+func (s *sight) remove(id uint32, which func(i int) bool) {
+	kept := 0
+	for i := range s.bad {
+		e := s.bad[i]
+		if !which(i) {
+			s.bad[kept] = e
+			kept++
+			continue
 		}
+		if e.from.bad[id]--; e.from.bad[id] == 0 {
+			delete(e.from.bad, id)
+		}
+		e.from.rest()
 	}
-	if v.kind != "" {
-		s.bad.put(entry{r, v}, maxVantages)
-	}
-}
-
-// visible says whether a vantage point has a route to the prefix, from us.
-func (s *sight) visible() bool { return len(s.seen) > 0 || len(s.others) > 0 }
-
-// drop takes away the route of a vantage point.
-func (s *sight) drop(r Route) {
-	had, at := s.visible(), r.at()
-	s.seen.drop(at)
-	s.bad.drop(at)
-	s.cover.drop(at)
-	delete(s.others, at)
-	if had && !s.visible() {
-		s.unseen = r.At
-	}
-}
-
-// lose takes away all routes that gone says.
-func (s *sight) lose(now time.Time, gone func(vantage) bool) {
-	had := s.visible()
-	for _, v := range []*vantages{&s.seen, &s.bad, &s.cover} {
-		*v = slices.DeleteFunc(*v, func(e entry) bool { return gone(e.route.at()) })
-	}
-	maps.DeleteFunc(s.others, func(v vantage, _ struct{}) bool { return gone(v) })
-	if had && !s.visible() {
-		s.unseen = now
-	}
+	clear(s.bad[kept:])
+	s.bad = s.bad[:kept]
 }
 
 // age forgets evidence from before oldest. A time in the future is a wrong clock
 // somewhere: it would count for ever.
-func (s *sight) age(now, oldest time.Time) {
+func (s *sight) age(id uint32, now, oldest time.Time) {
+	old := false
 	for i := range s.bad {
-		if s.bad[i].route.At.After(now) {
-			s.bad[i].route.At = now
-		}
+		s.bad[i].at = earliest(s.bad[i].at, now)
+		old = old || s.bad[i].at.Before(oldest)
 	}
-	s.bad = slices.DeleteFunc(s.bad, func(e entry) bool { return e.route.At.Before(oldest) })
-	if s.unseen.After(now) {
-		s.unseen = now
+	if old {
+		s.remove(id, func(i int) bool { return s.bad[i].at.Before(oldest) })
 	}
+	s.unseen = earliest(s.unseen, now)
 }
 
-// wrong returns the bad routes as alarms, those of one kind to one prefix as one.
-func (s *sight) wrong() (out []Alarm) {
-	at := map[alarmKey]int{}
-	for _, e := range s.bad {
-		key := alarmKey{e.kind, e.route.Prefix}
-		i, there := at[key]
-		if !there {
+// finding is an alarm whose evidence is not yet in words.
+type finding struct {
+	Alarm
+	last *entry // the last evidence; for Missing: nil
+}
+
+// wrong returns the wrong routes as alarms, those of one kind to one prefix as one.
+func (s *sight) wrong() (out []finding) {
+	if len(s.bad) == 0 {
+		return nil
+	}
+	for n := range s.bad {
+		e := &s.bad[n]
+		i := slices.IndexFunc(out, func(f finding) bool { return f.Kind == e.kind && f.Seen == e.prefix })
+		if i < 0 {
 			i = len(out)
-			at[key] = i
-			out = append(out, Alarm{Kind: e.kind, Prefix: s.own.Prefix, Seen: e.route.Prefix, Since: e.route.At})
+			out = append(out, finding{Alarm: Alarm{Kind: e.kind, Prefix: s.own.Prefix, Seen: e.prefix, Since: e.at}})
 		}
 		a := &out[i]
 		a.Count++
-		a.Since, a.Last = earliest(a.Since, e.route.At), latest(a.Last, e.route.At)
-		a.Evidence = e.evidence(a.Count)
+		a.Since, a.Last = earliest(a.Since, e.at), latest(a.Last, e.at)
+		a.last = e
 	}
 	return out
 }
 
 // evidence tells of a route, one of n that are wrong in the same way.
 func (e entry) evidence(n int) string {
-	text := fmt.Sprintf("%s; path %s, seen at %s", e.why, pathText(e.route.ASPath), e.route.Peer)
-	if e.route.Source != "" {
-		text += " (" + e.route.Source + ")"
-	}
+	text := fmt.Sprintf("%s; path %s, seen at %s", e.why, pathText(e.path), e.from.name())
 	if n > 1 {
 		text += fmt.Sprintf(" and %d more", n-1)
 	}
@@ -168,21 +183,28 @@ func (e entry) evidence(n int) string {
 
 // date orders alarms and gives those that go on the time of their beginning; it
 // forgets that of those that have ended.
-func (s *sight) date(found []Alarm) []Alarm {
-	now := map[alarmKey]time.Time{}
+func (s *sight) date(found []finding) {
+	if len(found) == 0 && len(s.alarms) == 0 {
+		return
+	}
+	same := len(found) == len(s.alarms)
 	for i := range found {
 		a := &found[i]
-		key := alarmKey{a.Kind, a.Seen}
-		if since, there := s.alarms[key]; there {
+		since, there := s.alarms[alarmKey{a.Kind, a.Seen}]
+		if there {
 			a.Since = earliest(a.Since, since)
 		}
-		now[key] = a.Since
+		same = same && there && a.Since.Equal(since)
 	}
-	s.alarms = now
-	slices.SortFunc(found, func(a, b Alarm) int {
+	if !same {
+		s.alarms = make(map[alarmKey]time.Time, len(found))
+		for _, a := range found {
+			s.alarms[alarmKey{a.Kind, a.Seen}] = a.Since
+		}
+	}
+	slices.SortFunc(found, func(a, b finding) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Seen.Addr().Compare(b.Seen.Addr()), cmp.Compare(a.Seen.Bits(), b.Seen.Bits()))
 	})
-	return found
 }
 
 func earliest(a, b time.Time) time.Time {
@@ -190,4 +212,8 @@ func earliest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+func latest(times ...time.Time) time.Time {
+	return slices.MaxFunc(times, time.Time.Compare)
 }

@@ -1,15 +1,17 @@
 package watch
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 	"time"
+
+	"github.com/catchment-dev/edge/bgp/internal/follow"
 )
 
 const (
@@ -27,8 +29,10 @@ func (f *feed) followFile(ctx context.Context, path string) {
 		}
 		if err != nil {
 			f.down(err)
-			sleep(ctx, filePause)
+			follow.Pause(ctx, filePause)
+			continue
 		}
+		f.gap() // its writer may have gone on with the old one
 	}
 }
 
@@ -41,16 +45,17 @@ func (f *feed) tail(ctx context.Context, path string) error {
 	defer file.Close()
 	stop := context.AfterFunc(ctx, func() { file.Close() }) // wakes a read of a FIFO
 	defer stop()
-	in := newLines(file)
-	if size := info.Size(); info.Mode().IsRegular() && size > maxBacklog {
-		if _, err := file.Seek(size-maxBacklog, io.SeekStart); err != nil {
-			return barePath(err)
+	from := &growing{file: file, regular: info.Mode().IsRegular()}
+	in := newLines(from)
+	if size := info.Size(); from.regular && size > maxBacklog {
+		if err := from.seek(size - maxBacklog); err != nil {
+			return err
 		}
 		in.skip = true // in the middle of a line
 	}
 	f.up()
 	for replaced := false; ; {
-		if err := f.drain(ctx, file, in); err != nil {
+		if err := f.drain(ctx, from, in); err != nil {
 			return err
 		}
 		if replaced {
@@ -59,14 +64,7 @@ func (f *feed) tail(ctx context.Context, path string) error {
 			}
 			return nil
 		}
-		mark, err := markOf(file, info)
-		if err != nil {
-			return err
-		}
-		sleep(ctx, filePause)
-		if err := f.restart(file, info, mark, in); err != nil {
-			return err
-		}
+		follow.Pause(ctx, filePause)
 		if replaced, err = f.replaced(path, info); err != nil {
 			return err
 		}
@@ -74,15 +72,21 @@ func (f *feed) tail(ctx context.Context, path string) error {
 }
 
 // openFeed opens a file that can be followed. Not blocking: a FIFO would wait
-// for a writer.
+// for a writer. It is looked at before as well: to open some devices does things.
 func openFeed(path string) (*os.File, fs.FileInfo, error) {
+	info, err := os.Stat(path)
+	if err == nil {
+		err = followable(info)
+	}
+	if err != nil {
+		return nil, nil, barePath(err)
+	}
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, barePath(err)
 	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeNamedPipe {
-		err = errors.New("neither a regular file nor a FIFO")
+	if info, err = file.Stat(); err == nil {
+		err = followable(info)
 	}
 	if err != nil {
 		file.Close()
@@ -91,12 +95,19 @@ func openFeed(path string) (*os.File, fs.FileInfo, error) {
 	return file, info, nil
 }
 
+func followable(info fs.FileInfo) error {
+	if !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeNamedPipe {
+		return errors.New("neither a regular file nor a FIFO")
+	}
+	return nil
+}
+
 // drain reads up to the end that the file has now, or that the writers of the
 // FIFO have come to.
-func (f *feed) drain(ctx context.Context, file *os.File, in *lines) error {
+func (f *feed) drain(ctx context.Context, from *growing, in *lines) error {
 	for ctx.Err() == nil {
 		if in.in.Buffered() == 0 {
-			file.SetReadDeadline(time.Now().Add(fifoPause)) // a regular file has none, and needs none
+			from.file.SetReadDeadline(time.Now().Add(fifoPause)) // a regular file has none, and needs none
 		}
 		line, err := in.next()
 		switch {
@@ -106,6 +117,15 @@ func (f *feed) drain(ctx context.Context, file *os.File, in *lines) error {
 			f.dropped(err)
 		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded):
 			return nil
+		case errors.Is(err, errTruncated):
+			f.gap() // what was written since we looked last is gone
+			if in.partial() {
+				f.dropped(errTruncated)
+			}
+			if err := from.seek(0); err != nil {
+				return err
+			}
+			*in = *newLines(from)
 		default:
 			return barePath(err)
 		}
@@ -113,51 +133,52 @@ func (f *feed) drain(ctx context.Context, file *os.File, in *lines) error {
 	return ctx.Err()
 }
 
-// mark is how far a regular file was read, and the last bytes before: a file
-// that was truncated may be longer than that again when we look.
-type mark struct {
-	at   int64
-	last [64]byte
+// growing reads a file that grows. With each read it looks whether what it has
+// read before is still there: a file that was truncated may be longer than that
+// again by the time we look.
+type growing struct {
+	file    *os.File
+	regular bool // or it is a FIFO, where there is nothing to look at
+	at      int64
+	last    []byte // the bytes before at, at most markSize
 }
 
-// markOf returns the zero value for a FIFO.
-func markOf(file *os.File, info fs.FileInfo) (m mark, err error) {
-	if !info.Mode().IsRegular() {
-		return m, nil
-	}
-	if m.at, err = file.Seek(0, io.SeekCurrent); err != nil {
-		return m, barePath(err)
-	}
-	return m, m.read(file)
-}
+const markSize = 64
 
-// read reads the bytes before the mark. That there are none is no error.
-func (m *mark) read(file *os.File) error {
-	n := min(m.at, int64(len(m.last)))
-	m.last = [64]byte{}
-	if _, err := file.ReadAt(m.last[:n], m.at-n); err != nil && !errors.Is(err, io.EOF) {
+var errTruncated = errors.New("the file was truncated within it")
+
+// seek goes to a place in the file.
+func (g *growing) seek(at int64) error {
+	if _, err := g.file.Seek(at, io.SeekStart); err != nil {
 		return barePath(err)
 	}
+	last := make([]byte, min(at, markSize))
+	n, err := g.file.ReadAt(last, at-int64(len(last)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return barePath(err)
+	}
+	g.at, g.last = at, last[:n]
 	return nil
 }
 
-// restart begins anew with a file that was truncated.
-func (f *feed) restart(file *os.File, info fs.FileInfo, before mark, in *lines) error {
-	now := before
-	if !info.Mode().IsRegular() {
-		return nil
+// Read looks after it has read: what came of another text is not used.
+func (g *growing) Read(b []byte) (int, error) {
+	n, err := g.file.Read(b)
+	if !g.regular {
+		return n, err
 	}
-	if err := now.read(file); err != nil || now == before {
-		return err
+	var now [markSize]byte
+	m, lost := g.file.ReadAt(now[:len(g.last)], g.at-int64(len(g.last)))
+	switch {
+	case lost != nil && !errors.Is(lost, io.EOF):
+		return 0, lost
+	case string(now[:m]) != string(g.last):
+		return 0, errTruncated
 	}
-	if in.partial() {
-		f.dropped(errors.New("the file was truncated within it"))
-	}
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return barePath(err)
-	}
-	*in = lines{in: bufio.NewReaderSize(file, 1<<16)}
-	return nil
+	g.at += int64(n)
+	g.last = append(g.last, b[max(0, n-markSize):n]...)
+	g.last = slices.Delete(g.last, 0, max(0, len(g.last)-markSize))
+	return n, err
 }
 
 // replaced says whether another file is in the place of the one that was

@@ -86,7 +86,7 @@ func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "feed")
 	w := run(t, fromFile(path))
 	eventually(t, w, "in trouble", func(s State) bool {
-		return !s.Connected && s.LastErr == "open: no such file or directory" && s.Source == path
+		return !s.Connected && s.LastErr == "stat: no such file or directory" && s.Source == path
 	})
 	add(t, path, hijackAt(1))
 	sees(t, w, 1, 1, 0)

@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/bgp/internal/follow"
 )
 
 // Options are what a Watcher needs. The zero value is usable.
@@ -27,7 +29,7 @@ type Options struct {
 
 // State is what is wrong now, and how the feed does.
 type State struct {
-	Alarms    []Alarm   // ordered by prefix, kind and what is seen
+	Findings
 	Source    string    // of the feed: its URL or file; empty: there is none
 	Connected bool      // the feed is read
 	Lines     uint64    // that the feed had
@@ -41,16 +43,18 @@ type Watcher struct {
 	log      *slog.Logger
 	onChange func()
 	get      func(ctx context.Context, url string) (io.ReadCloser, error)
-	changed  chan struct{} // the feed is another; size 1
 
 	mu    sync.Mutex
 	cfg   Config
-	gen   int // of the feed: what an older one finds is dropped
+	loop  *follow.Loop[feedAt]
 	judge *Judge
-	state State // of the feed, without Alarms
+	state State // of the feed, without Findings
 	drop  drop
 	news  bool // not yet told
 }
+
+// feedAt is where a feed is; the zero value is nowhere.
+type feedAt struct{ url, file string }
 
 // drop is the last line that was dropped.
 type drop struct {
@@ -63,7 +67,8 @@ const dropShown = 10 * time.Minute
 
 // New returns a Watcher that watches nothing until it has a Config and Run runs.
 func New(o Options) *Watcher {
-	w := &Watcher{log: o.Log, onChange: o.OnChange, get: getter(), changed: make(chan struct{}, 1), judge: NewJudge()}
+	w := &Watcher{log: o.Log, onChange: o.OnChange, get: getter(), judge: NewJudge()}
+	w.loop = follow.New[feedAt](&w.mu)
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -81,20 +86,19 @@ func (w *Watcher) Set(cfg Config) error {
 	if err != nil {
 		return err
 	}
-	cfg = cfg.clone()
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if reflect.DeepEqual(cfg, w.cfg) {
+	if cfg.equal(w.cfg) {
 		return nil
 	}
-	if cfg.URL != w.cfg.URL || cfg.File != w.cfg.File {
+	cfg = cfg.clone()
+	if at := (feedAt{cfg.URL, cfg.File}); at != w.loop.Config() {
 		if w.state.Source != "" {
 			w.judge.Lost(w.state.Source, "", now)
 		}
 		w.state, w.drop, w.news = State{Source: source}, drop{}, true
-		w.gen++
-		signal(w.changed)
+		w.loop.Replace(at)
 	}
 	w.cfg = cfg
 	w.judge.Set(cfg, now)
@@ -137,6 +141,12 @@ func (cfg Config) check() (source string, err error) {
 	return u.Redacted(), nil
 }
 
+func (cfg Config) equal(other Config) bool {
+	same := func(a, b Own) bool { return a.Prefix == b.Prefix && slices.Equal(a.Origins, b.Origins) }
+	return cfg.URL == other.URL && cfg.File == other.File && cfg.MissingAfter == other.MissingAfter && cfg.Forget == other.Forget &&
+		slices.Equal(cfg.Neighbours, other.Neighbours) && slices.EqualFunc(cfg.Own, other.Own, same) && slices.EqualFunc(cfg.Elsewhere, other.Elsewhere, same)
+}
+
 func (cfg Config) clone() Config {
 	cfg.Neighbours = slices.Clone(cfg.Neighbours)
 	for _, list := range []*[]Own{&cfg.Own, &cfg.Elsewhere} {
@@ -160,6 +170,15 @@ func (w *Watcher) Observe(r Route) {
 	w.judge.Observe(r)
 }
 
+// EndOfRIB says that a watched peer has shown all the routes of a family that it
+// has (RFC 4724 section 2). Of those that are not among them it bears witness from
+// now on. A second one in a session changes nothing.
+func (w *Watcher) EndOfRIB(source string, f edge.Family) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judge.EndOfRIB(source, f, time.Now())
+}
+
 // Lost says that the session with a watched peer has ended: what it has shown
 // is gone, and it shows nothing as missing any more.
 func (w *Watcher) Lost(source string) {
@@ -177,112 +196,23 @@ func (w *Watcher) State() State {
 	if s.LastErr == "" && w.drop.why != "" && now.Sub(w.drop.at) < dropShown {
 		s.LastErr = w.drop.why
 	}
-	s.Alarms = w.judge.Alarms(now)
+	s.Findings = w.judge.Find(now)
 	return s
 }
 
-// tellPause is how often it is looked for alarms that have begun or ended.
-const tellPause = time.Second
-
 // Run reads the feed and tells what changes until ctx ends, and returns nil then.
 func (w *Watcher) Run(ctx context.Context) error {
-	var told teller
-	for ctx.Err() == nil {
-		w.mu.Lock()
-		cfg, f := w.cfg, &feed{w: w, gen: w.gen}
-		w.mu.Unlock()
-		w.runFeed(ctx, cfg, f, &told)
-	}
-	return nil
-}
-
-// runFeed reads one feed until there is another.
-func (w *Watcher) runFeed(ctx context.Context, cfg Config, f *feed, told *teller) {
-	ctx, cancel := context.WithCancel(ctx)
-	var follower sync.WaitGroup
-	defer follower.Wait()
-	defer cancel()
-	follower.Go(func() {
+	var aside sync.WaitGroup
+	defer aside.Wait()
+	aside.Go(func() { w.tellAll(ctx) })
+	w.loop.Run(ctx, func(ctx context.Context, at feedAt, term follow.Term) {
+		f := &feed{w: w, term: term}
 		switch {
-		case cfg.URL != "":
-			f.followURL(ctx, cfg.URL)
-		case cfg.File != "":
-			f.followFile(ctx, cfg.File)
+		case at.url != "":
+			f.followURL(ctx, at.url)
+		case at.file != "":
+			f.followFile(ctx, at.file)
 		}
 	})
-	tick := time.NewTicker(tellPause)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.changed:
-			if f.stale() {
-				return
-			}
-		case <-tick.C:
-			w.tell(told)
-		}
-	}
-}
-
-// teller is what was told last.
-type teller struct {
-	alarms map[alarmName]Alarm
-}
-
-type alarmName struct {
-	kind         string
-	prefix, seen netip.Prefix
-}
-
-// mostLogged bounds what one look writes to the log: whoever announces thousands
-// of parts of our prefixes must not fill the disk, too.
-const mostLogged = 16
-
-// tell logs alarms that have begun and ended, and says that something is new.
-func (w *Watcher) tell(t *teller) {
-	w.mu.Lock()
-	alarms := w.judge.Alarms(time.Now())
-	news := w.news
-	w.news = false
-	w.mu.Unlock()
-	now := make(map[alarmName]Alarm, len(alarms))
-	logged := 0
-	for _, a := range alarms {
-		name := alarmName{a.Kind, a.Prefix, a.Seen}
-		now[name] = a
-		if _, there := t.alarms[name]; there {
-			continue
-		}
-		news = true
-		if logged++; logged <= mostLogged {
-			w.log.Warn("alarm", "kind", a.Kind, "prefix", a.Prefix, "seen", a.Seen, "evidence", a.Evidence)
-		}
-	}
-	if logged > mostLogged {
-		w.log.Warn("more alarms", "count", logged-mostLogged)
-	}
-	logged = 0
-	for name, a := range t.alarms {
-		if _, there := now[name]; there {
-			continue
-		}
-		news = true
-		if logged++; logged <= mostLogged {
-			w.log.Info("alarm ended", "kind", a.Kind, "prefix", a.Prefix, "seen", a.Seen)
-		}
-	}
-	t.alarms = now
-	if news {
-		w.onChange()
-	}
-}
-
-// signal wakes the reader of a channel of size 1.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	return nil
 }

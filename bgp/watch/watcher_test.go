@@ -68,10 +68,19 @@ func TestFeed(t *testing.T) {
 	}))
 }
 
-// TestMissingFeed: time alone makes an alarm, which is told.
+// TestMissingFeed: time alone makes an alarm, which is told, but only of what was
+// seen and withdrawn.
 func TestMissingFeed(t *testing.T) {
 	synctest.Test(t, inLab(watched(), func(l *lab) {
-		send(l.stream(), ris("rrc00", "p", `[1]`, announce("203.0.113.0/24")))
+		w := l.stream()
+		send(w, ris("rrc00", "p", `[1]`, announce("203.0.113.0/24")))
+		time.Sleep(5 * time.Minute)
+		send(w, ris("rrc00", "p", `[1]`, announce("203.0.113.0/24"))) // or it would be silent for too long
+		time.Sleep(14 * time.Minute)
+		if s := l.want(); s.Unseen != 1 {
+			t.Errorf("%+v", s)
+		}
+		send(w, good(), strings.Replace(ris("rrc00", "p", `null`, `"withdrawals":["192.0.2.0/24"]`), "1767225600.25", "0", 1))
 		l.told()
 		time.Sleep(10*time.Minute - 3*time.Second)
 		l.want()
@@ -212,7 +221,7 @@ func TestSetRefuses(t *testing.T) {
 			{Config{MissingAfter: -1}, "missing after -1ns"},
 			{Config{Forget: -1}, "forget -1ns is not between"},
 			{Config{Forget: 25 * time.Hour}, "forget 25h0m0s is not between"},
-			{Config{Own: many}, "4097 prefixes, at most 4096"},
+			{Config{Own: many}, "16385 prefixes, at most 16384"},
 			{Config{Own: []Own{{}}}, "is not a prefix"},
 			{Config{Own: []Own{{netip.PrefixFrom(netip.MustParseAddr("192.0.2.1"), 24), []uint32{1}}}}, "192.0.2.1/24 is not a prefix, or has host bits"},
 			{Config{Own: []Own{own("::ffff:192.0.2.0/120")}}, "is not a prefix"},
@@ -274,7 +283,7 @@ func TestStaleFeed(t *testing.T) {
 	if err := w.Set(watched()); err != nil {
 		t.Fatal(err)
 	}
-	old := &feed{w: w, gen: w.gen}
+	old := feedOf(w)
 	if err := w.Set(Config{Own: watched().Own}); err != nil {
 		t.Fatal(err)
 	}
