@@ -44,10 +44,10 @@ func (k *checker) transport(path string, s Speaker, p Peer) {
 	if p.Addr.IsValid() && p.LocalAddr.IsValid() && p.Addr.Is4() != p.LocalAddr.Is4() {
 		k.fail(path+".local_address", "%s is not of the family of the peer's address %s", p.LocalAddr, p.Addr)
 	}
-	if p.Addr.IsValid() && p.LocalAddr == p.Addr {
+	if p.Addr.IsValid() && p.LocalAddr == p.Addr.WithZone("") {
 		k.fail(path+".local_address", "%s is the address of the peer; expected one of this box", p.LocalAddr)
 	}
-	if isScoped(p.Addr) && p.Interface == "" && !k.bad[path+".interface"] {
+	if isScoped(p.Addr) && p.Addr.Zone() == "" && !k.bad[path+".interface"] {
 		k.fail(path+".address", "%s is link-local and needs interface: the one that the peer is on", p.Addr)
 	}
 	if isScoped(p.LocalAddr) && p.Addr.Is6() && !isScoped(p.Addr) {

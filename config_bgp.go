@@ -39,7 +39,8 @@ const (
 
 // Peer is a BGP neighbour of this node.
 type Peer struct {
-	ID   PeerID     `json:"id"`
+	ID PeerID `json:"id"`
+	// Addr has the interface as its zone if it is link-local (IPv6).
 	Addr netip.Addr `json:"address"`
 	ASN  uint32     `json:"asn"`
 	// LocalAddr is the source of the session; not valid lets the kernel choose.

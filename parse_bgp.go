@@ -122,12 +122,13 @@ func hostURL() rule[string] {
 func (r *reader) peer(o *object) Peer {
 	p := Peer{
 		ID:        need(o, "name", name[PeerID]()),
-		Addr:      need(o, "address", address(0)),
+		Addr:      need(o, "address", neighbour()),
 		ASN:       need(o, "asn", asn()),
 		LocalAddr: want(o, "local_address", address(0), none[netip.Addr]()),
 		Interface: want(o, "interface", interfaceName(), none[string]()),
 		Hold:      want(o, "hold", duration(3*time.Second, 65535*time.Second, time.Second), or(9*time.Second)),
 	}
+	r.onLink(o, &p)
 	p.Families = list(o, "families", choice(IPv4, IPv6), 1, "default [ipv4, ipv6]")
 	if !o.has("families") {
 		p.Families = []Family{IPv4, IPv6}
@@ -145,6 +146,42 @@ func (r *reader) peer(o *object) Peer {
 	r.refuse(o, "role", "not supported: GoBGP v3 has no roles (RFC 9234); remove the key. It is not needed: whatever a peer sends, nothing but fleet.prefixes is announced")
 	r.refuse(o, "tcp_ao", "not supported: GoBGP v3 has no TCP-AO (RFC 5925); remove the key, and use password_file (TCP MD5) or ttl_security")
 	return p
+}
+
+// neighbour is the address of a peer, which may be written with its zone if it is
+// link-local.
+func neighbour() rule[netip.Addr] {
+	host := address(0)
+	return rule[netip.Addr]{takes: host.takes, parse: func(s string) (netip.Addr, error) {
+		bare, zone, zoned := strings.Cut(s, "%")
+		a, err := host.parse(bare)
+		if err != nil || !zoned {
+			return a, err
+		}
+		if !isScoped(a) {
+			return netip.Addr{}, fmt.Errorf("%s has a zone, which only a link-local IPv6 address can have; expected %s, and interface for the zone", quote(s), a)
+		}
+		link, err := interfaceName().parse(zone)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		return a.WithZone(link), nil
+	}}
+}
+
+// onLink joins a link-local address and its interface: the address is the peer's
+// name to all that follows, and many routers have fe80::1 on every link.
+func (r *reader) onLink(o *object, p *Peer) {
+	zone := p.Addr.Zone()
+	switch {
+	case !isScoped(p.Addr) || r.bad[o.path+".interface"]:
+	case zone == "" && p.Interface != "":
+		p.Addr = p.Addr.WithZone(p.Interface)
+	case zone != "" && p.Interface == "":
+		p.Interface = zone
+	case zone != p.Interface:
+		r.fail(o.path+".interface", "%s is not the zone of the address %s; expected one of the two, or the same in both", p.Interface, p.Addr)
+	}
 }
 
 // refuse reports a key that a router would know and this speaker does not.

@@ -35,8 +35,8 @@ func TestSpeaker(t *testing.T) {
 	in.ID, in.Addr, in.ASN, in.LocalAddr, in.Multihop = "int", addr("fd00::1"), 64512, addr("fd00:1::2"), 8
 	in.BFD, in.Announce = &BFD{MinTx: 300 * ms, MinRx: 300 * ms, Multiplier: 3}, Attributes{LocalPref: 200}
 	in.NextHop4, in.NextHop6 = addr("fd00:1::2"), addr("fd00:1::3")
-	link.ID, link.Addr, link.ASN, link.Interface, link.AllowLonger, link.Passive = "link", addr("fe80::1"), 65002, "eth1", true, true
-	link2.ID, link2.Addr, link2.ASN, link2.Interface, link2.Families = "link2", addr("fe80::2"), 65002, "eth2", []Family{IPv6}
+	link.ID, link.Addr, link.ASN, link.Interface, link.AllowLonger, link.Passive = "link", addr("fe80::1%eth1"), 65002, "eth1", true, true
+	link2.ID, link2.Addr, link2.ASN, link2.Interface, link2.Families = "link2", addr("fe80::1%eth2"), 65002, "eth2", []Family{IPv6}
 	glass.ID, glass.Addr, glass.ASN, glass.Watch = "glass", addr("10.1.0.3"), 65003, true
 	want := Speaker{
 		ASN: 64512, RouterID: addr("10.1.0.2"), Listen: 179, Lease: 5 * s,
@@ -100,6 +100,43 @@ func TestLonger(t *testing.T) {
 		says := err != nil && strings.Contains(err.Error(), "node.bgp.peers[0]: would be sent 192.0.2.0/25,") && strings.Contains(err.Error(), "allow_longer: true") && !strings.Contains(err.Error(), "\n")
 		if (err == nil) != c.ok || err != nil && !says {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOnLink: a link-local peer is known by its address and interface, written as
+// the two keys or as one.
+func TestOnLink(t *testing.T) {
+	base := read(t, "testdata/smallest.yaml")
+	peer := func(name, more string) string { return "{name: " + name + ", asn: 65001, " + more + "}" }
+	for _, c := range []struct{ first, second, want string }{
+		{`address: "fe80::1", interface: eth0`, `address: "fe80::1", interface: eth1`, ""},
+		{`address: "fe80::1", interface: eth0`, `address: "fe80::1%eth1"`, ""},
+		{`address: "fe80::1%eth0", interface: eth0`, `address: "fe80::2%eth0"`, ""},
+		{`address: "fe80::1", interface: eth0`, `address: "fe80::1%eth0"`, "peers[1].address: fe80::1%eth0 is already that of node.bgp.peers[0]"},
+		{`address: "fd00::1", interface: eth0`, `address: "fd00::1", interface: eth1`, "peers[1].address: fd00::1 is already that of node.bgp.peers[0]"},
+		{`address: 169.254.0.1, interface: eth0`, `address: 169.254.0.1, interface: eth1`, "peers[1].address: 169.254.0.1 is already that"},
+		{`address: "fe80::1"`, `address: 10.0.0.9`, "peers[0].address: fe80::1 is link-local and needs interface"},
+		{`address: "fe80::1%eth0", interface: eth1`, `address: 10.0.0.9`, "peers[0].interface: eth1 is not the zone of the address fe80::1%eth0"},
+		{`address: "fd00::1%eth0"`, `address: 10.0.0.9`, `peers[0].address: "fd00::1%eth0" has a zone, which only a link-local IPv6 address can have; expected fd00::1`},
+		{`address: "10.0.0.1%eth0"`, `address: 10.0.0.9`, `peers[0].address: "10.0.0.1%eth0" has a zone`},
+		{`address: "fe80::1%a/b"`, `address: 10.0.0.9`, `peers[0].address: "a/b" is not the name of an interface`},
+		{`address: "fe80::1%"`, `address: 10.0.0.9`, `peers[0].address: "" is not the name of an interface`},
+		{`address: "fe80::1%eth0", local_address: "fe80::1"`, `address: 10.0.0.9`, "peers[0].local_address: fe80::1 is the address of the peer"},
+		{`address: "fe80::1%eth0", multihop: 2`, `address: 10.0.0.9`, "peers[0].multihop: 2 is for a peer over several hops"},
+	} {
+		src := strings.Replace(base, "- {name: r, address: 10.0.0.9, asn: 65001}", "- "+peer("one", c.first)+"\n      - "+peer("two", c.second), 1)
+		got, err := Parse("f", []byte(src))
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), "node.bgp."+c.want) {
+			t.Errorf("%s; %s: %v, want %q", c.first, c.second, err, c.want)
+		}
+		if err != nil {
+			continue
+		}
+		for _, p := range got.Local.Speaker.Peers[:2] {
+			if p.Addr.Zone() != p.Interface || p.Interface == "" {
+				t.Errorf("%s; %s: address %s, interface %q", c.first, c.second, p.Addr, p.Interface)
+			}
 		}
 	}
 }

@@ -15,10 +15,10 @@ package bgp
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -52,7 +52,6 @@ type Options struct {
 type Speaker struct {
 	log        *slog.Logger
 	now        func() time.Time
-	statePath  string
 	forwarding func() bool
 
 	ready chan struct{}
@@ -60,12 +59,15 @@ type Speaker struct {
 	asks  chan ask
 	wake  chan struct{} // something has changed that Run has to look at; size 1
 
-	// The rest is touched by the goroutine of Run only, and by workers that it
-	// waits for: each server is driven by one hand, so no lock is ever held
-	// across one of GoBGP's calls.
+	// The rest is touched by the goroutine of Run only; the servers are driven by the
+	// workers of the engine, so no call of GoBGP keeps Run waiting.
 	started  time.Time
 	restored time.Time    // when the kept intent was restored; zero: it was not
 	intent   *edge.Intent // nil: none yet
+	// listed are the announcements of it, as the lease lets them be announced.
+	listed   []edge.Announcement
+	accepted uint64 // how many intents were accepted whole
+	renewal  string // names the one in force, if it was
 	lease    lease
 	engine   *engine
 	hub      *hub // nil: does not run
@@ -73,21 +75,25 @@ type Speaker struct {
 	verdict  verdict
 	sent     []edge.Announcement // what version is about
 	version  uint64
-	failed   bool      // a part of the intent has not been brought about
+	failed   bool      // the hub could not be had
 	tried    time.Time // when the intent was applied last
-	saved    []byte    // what the state file holds
+	keep     keep
+	view     view
+	looks    map[netip.Addr]*look // at the peers, the last ones
 }
 
-// ask is one call of Set (intent) or State (nil), handed to Run's goroutine.
+// ask is one call, handed to Run's goroutine.
 type ask struct {
-	ctx    context.Context // the caller's
-	intent *edge.Intent
-	reply  chan answer
+	ctx     context.Context // the caller's
+	have    string          // the version of the state that the caller holds
+	intent  *edge.Intent    // of Set
+	renewal string          // of Renew
+	reply   chan answer
 }
 
 type answer struct {
-	state edge.SpeakerState
-	err   error
+	change edge.SpeakerChange
+	err    error
 }
 
 // New returns a Speaker that does nothing until Run.
@@ -99,7 +105,7 @@ func New(o Options) *Speaker {
 		o.Now = time.Now
 	}
 	s := &Speaker{
-		log: o.Log, now: o.Now, statePath: o.StatePath, forwarding: o.KeepsForwarding,
+		log: o.Log, now: o.Now, keep: keep{path: o.StatePath}, view: view{name: rand.Text()}, forwarding: o.KeepsForwarding,
 		ready: make(chan struct{}), done: make(chan struct{}), asks: make(chan ask), wake: make(chan struct{}, 1),
 	}
 	s.aides.init(s)
@@ -122,10 +128,11 @@ func (s *Speaker) Ready() <-chan struct{} { return s.ready }
 func (s *Speaker) Run(ctx context.Context) error {
 	defer close(s.done)
 	// Sessions and aides outlive ctx by what it takes to say goodbye.
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	defer s.goodbye(work)
-	s.aides.ctx = work
+	work, endWorkers := context.WithCancel(life)
+	defer s.goodbye(life, endWorkers)
+	s.aides.ctx = life
 	s.started = s.now()
 	s.restore(work)
 	close(s.ready)
@@ -169,37 +176,55 @@ func (s *Speaker) Run(ctx context.Context) error {
 // is read when its peer is added and with each new generation: another content
 // is another session.
 //
-// The state is that after the call, also beside an error; it is the zero one if
-// the intent is not valid or ctx ended first. What was withdrawn is no longer
-// held there, unless a router does not take it: that is waited for 250 ms.
-func (s *Speaker) Set(ctx context.Context, in edge.Intent) (edge.SpeakerState, error) {
+// What takes longer than 250 ms, such as a thousand prefixes to hundreds of peers,
+// goes on behind the answer: PeerState.Pending counts it, what is held is not shown
+// before it is, and an error comes with the next Set or Renew. Withdrawals are
+// always waited for, but for one that is not done at all peers within 1.2 s: it
+// is an error, and the prefix stays.
+//
+// The change is since the version have, or everything if that is none of this
+// process. It leads to the state after the call, also beside an error; it is the
+// zero one if the intent is not valid or ctx ended first. What was withdrawn is no
+// longer held there, unless a router does not take it: that is waited for 250 ms.
+func (s *Speaker) Set(ctx context.Context, in edge.Intent, have string) (edge.SpeakerChange, error) {
 	if err := validate(in); err != nil {
-		return edge.SpeakerState{}, err
+		return edge.SpeakerChange{}, err
 	}
 	in = normal(in)
-	return s.ask(ctx, &in)
+	return s.ask(ctx, ask{have: have, intent: &in})
+}
+
+// Renew does what Set would do with the intent that the state has named renewal.
+// An error that matches ErrNoRenewal means that another one is in force, or none,
+// and that nothing was renewed; any other, that a part about prefixes could not be
+// brought about.
+func (s *Speaker) Renew(ctx context.Context, renewal, have string) (edge.SpeakerChange, error) {
+	if renewal == "" {
+		return edge.SpeakerChange{}, ErrNoRenewal
+	}
+	return s.ask(ctx, ask{have: have, renewal: renewal})
 }
 
 // State reads back what is: from what was written to the routers, not from the
-// intent.
-func (s *Speaker) State(ctx context.Context) (edge.SpeakerState, error) {
-	return s.ask(ctx, nil)
+// intent. What it leaves out is as it was in the version have, now.
+func (s *Speaker) State(ctx context.Context, have string) (edge.SpeakerChange, error) {
+	return s.ask(ctx, ask{have: have})
 }
 
-func (s *Speaker) ask(ctx context.Context, in *edge.Intent) (edge.SpeakerState, error) {
-	a := ask{ctx: ctx, intent: in, reply: make(chan answer, 1)}
+func (s *Speaker) ask(ctx context.Context, a ask) (edge.SpeakerChange, error) {
+	a.ctx, a.reply = ctx, make(chan answer, 1)
 	select {
 	case s.asks <- a:
 	case <-s.done:
-		return edge.SpeakerState{}, errStopped
+		return edge.SpeakerChange{}, errStopped
 	case <-ctx.Done():
-		return edge.SpeakerState{}, ctx.Err()
+		return edge.SpeakerChange{}, ctx.Err()
 	}
 	select {
 	case r := <-a.reply:
-		return r.state, r.err
+		return r.change, r.err
 	case <-ctx.Done():
-		return edge.SpeakerState{}, ctx.Err()
+		return edge.SpeakerChange{}, ctx.Err()
 	}
 }
 
@@ -211,45 +236,23 @@ func (s *Speaker) answer(ctx context.Context, a ask) answer {
 		return answer{err: err}
 	}
 	var failed error
-	if a.intent != nil {
+	switch {
+	case a.intent != nil:
 		failed = s.accept(ctx, *a.intent)
+	case a.renewal != "":
+		failed = s.renew(ctx, a.renewal)
 	}
-	if errors.Is(failed, ErrInvalid) {
+	if errors.Is(failed, ErrInvalid) || errors.Is(failed, ErrNoRenewal) {
 		return answer{err: failed}
 	}
-	return answer{s.state(), failed}
-}
-
-// accept makes in the intent, with what it could not withdraw, and applies it.
-func (s *Speaker) accept(ctx context.Context, in edge.Intent) error {
-	if err := s.foreign(in); err != nil {
-		return err
+	s.view.show(s.state())
+	for addr, l := range s.looks {
+		if len(l.st.Held) > 0 { // one memory for what is the same
+			l.st.Held = s.view.held(addr)
+			l.live.Held = l.st.Held
+		}
 	}
-	if err := s.forgotten(in); err != nil {
-		return err
-	}
-	// Tried before anything is stopped: a port that is taken must not cost the
-	// sessions that run.
-	if err := s.hub.canListen(in.Speaker.Listen); err != nil {
-		return err
-	}
-	if s.lease.expired {
-		s.log.Info("lease renewed: announcing as told again", "expired_for", s.now().Sub(s.lease.end()).Round(time.Millisecond))
-	}
-	s.lease.renew(s.now(), in.Speaker.Lease)
-	s.engine.wakeUp()
-	stays, failed := s.withdraw(ctx, in.Withdraw)
-	in.Announcements, in.Withdraw = slices.Concat(in.Announcements, stays), nil
-	s.intent = &in
-	s.judge()
-	// Behind the withdrawals: a restart amid them announces too much rather
-	// than too little.
-	s.save()
-	s.engine.trim(ctx, in.Speaker.Peers)
-	err := s.apply(ctx)
-	// Our own work is not edged's silence.
-	s.lease.renew(s.now(), in.Speaker.Lease)
-	return errors.Join(failed, err)
+	return answer{s.view.changes(a.have), failed}
 }
 
 // untilWake is how long Run may sleep. It counts from what was, not from now:
@@ -259,8 +262,11 @@ func (s *Speaker) untilWake() time.Duration {
 	if s.lease.length > 0 && !s.lease.expired {
 		d = s.lease.left(now)
 	}
-	if s.failed || s.engine.refused() {
+	if s.failed || s.engine.retry() {
 		d = min(d, max(0, s.tried.Add(retryPause).Sub(now)))
+	}
+	if s.keep.err != "" {
+		d = min(d, max(0, s.keep.tried.Add(retryPause).Sub(now)))
 	}
 	return d
 }
@@ -269,20 +275,27 @@ func (s *Speaker) untilWake() time.Duration {
 func (s *Speaker) tick(ctx context.Context) {
 	if s.lease.expire(s.now()) {
 		s.log.Warn("lease expired: degrading every announcement, withdrawing none", "lease", s.lease.length, "announcements", len(s.intent.Announcements))
+		s.listed = nil
 	}
-	s.engine.wakeUp()
+	if s.keep.err != "" {
+		s.save()
+	}
 	s.again(ctx)
 }
 
-// look is for what others have found: an idle server, other VRPs.
+// look is for what others have found: an idle server, trouble with a peer, other
+// VRPs.
 func (s *Speaker) look(ctx context.Context) {
 	s.engine.revive(ctx)
+	s.engine.reap()
 	if s.judge(); s.verdict.news {
 		s.save()
 		s.again(ctx)
 	}
 }
 
+// again applies the intent once more. What comes of it is not waited for: the
+// workers log it.
 func (s *Speaker) again(ctx context.Context) {
 	if s.intent == nil {
 		return
@@ -298,84 +311,4 @@ func (s *Speaker) kick() {
 	case s.wake <- struct{}{}:
 	default:
 	}
-}
-
-// apply brings about the intent as the lease lets it be announced. It removes
-// nothing but what the settings of a peer do not send it any more.
-func (s *Speaker) apply(ctx context.Context) error {
-	s.failed, s.tried = true, s.now()
-	if err := s.openHub(ctx); err != nil {
-		return err
-	}
-	// First: what a watched peer shows at once is judged by whether it is ours.
-	s.aides.set(s.intent)
-	if err := s.engine.set(ctx, s.wish()); err != nil {
-		return err
-	}
-	s.failed = false
-	return nil
-}
-
-// wish is the intent as the engine takes it.
-func (s *Speaker) wish() *wish {
-	list := s.announcements()
-	if s.version == 0 || !slices.EqualFunc(s.sent, list, sentAlike) || s.verdict.news {
-		s.tell(list)
-		s.sent, s.verdict.news = list, false
-		s.version++
-	}
-	return &wish{
-		speaker: s.intent.Speaker, key: keyOf(s.intent.Speaker), announcements: list,
-		refused: s.verdict.refused, version: s.version,
-		restarting: s.restarting,
-	}
-}
-
-// restarting says whether p may be told that we have restarted: its own time for
-// that has not passed, and the packets were forwarded all the while.
-func (s *Speaker) restarting(p edge.Peer) bool {
-	return p.RestartTime > 0 && !s.restored.IsZero() && s.now().Before(s.restored.Add(p.RestartTime)) &&
-		s.forwarding != nil && s.forwarding()
-}
-
-// sentAlike says whether the peers are sent the same for both.
-func sentAlike(a, b edge.Announcement) bool {
-	return a.Net == b.Net && a.NextHop == b.NextHop && a.Degrade == b.Degrade && a.Shutdown == b.Shutdown &&
-		a.Normal.Equal(b.Normal) && a.Degraded.Equal(b.Degraded) && a.More.Equal(b.More)
-}
-
-// tell logs what of list is announced anew or otherwise.
-func (s *Speaker) tell(list []edge.Announcement) {
-	old := map[netip.Prefix]edge.Announcement{}
-	for _, a := range s.sent {
-		old[a.Net] = a
-	}
-	for _, a := range list {
-		was, stands := old[a.Net]
-		if stands && sentAlike(was, a) {
-			continue
-		}
-		attrs := a.Normal
-		if a.Degrade {
-			attrs = a.Degraded
-		}
-		s.log.Info("announce", "prefix", a.Net, "next_hop", a.NextHop, "degraded", a.Degrade, "shutdown", a.Shutdown, "reason", a.Reason,
-			"prepend", attrs.Prepend, "med", attrs.MED, "communities", attrs.Communities, "update", stands)
-	}
-}
-
-// announcements are those of the intent, degraded if the lease has run out.
-func (s *Speaker) announcements() []edge.Announcement {
-	if s.intent == nil {
-		return nil
-	}
-	if !s.lease.expired {
-		return s.intent.Announcements
-	}
-	out := make([]edge.Announcement, len(s.intent.Announcements))
-	for i, a := range s.intent.Announcements {
-		a.Degrade, a.Reason = true, s.lease.reason(s.now())
-		out[i] = a
-	}
-	return out
 }

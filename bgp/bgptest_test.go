@@ -99,6 +99,7 @@ type speaker struct {
 	proc   *process
 	client *http.Client
 	flags  []string // further ones
+	reader *reader
 }
 
 func newSpeaker(t testing.TB) *speaker {
@@ -111,6 +112,7 @@ func newSpeaker(t testing.TB) *speaker {
 			return d.DialContext(ctx, "unix", s.dir+"/sock")
 		},
 	}}
+	s.reader = &reader{s: s}
 	s.start()
 	return s
 }
@@ -172,10 +174,14 @@ func (s *speaker) set(in edge.Intent) edge.SpeakerState {
 	return st
 }
 
+// state is the whole state, and the check that it is as edged sees it, who asks for
+// what has changed.
 func (s *speaker) state() edge.SpeakerState {
 	s.t.Helper()
+	before := s.reader.get()
 	st, err := s.call("GET", "/v1/state", nil)
 	must(s.t, err)
+	s.alike(before, st)
 	return st
 }
 

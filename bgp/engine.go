@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,14 +17,20 @@ import (
 )
 
 // atOnce is how many peers are worked on at the same time: each has a server of
-// its own, so one that does not answer keeps the others waiting once only.
+// its own, so one that does not answer keeps few others waiting.
 const atOnce = 32
 
-// confirmLimit bounds how long an answer waits for withdrawals to be written.
-const confirmLimit = 250 * time.Millisecond
-
-// newSettings is why a session of ours was ended for another one.
-const newSettings = "reset: the settings of the peer were changed"
+// How long Run waits for the workers; edged waits 2 s for all of it.
+const (
+	// patience is for what an intent changes. The rest goes on, and the state shows
+	// what is pending.
+	patience = 250 * time.Millisecond
+	// withdrawLimit is for all servers to be told to withdraw a prefix. One that
+	// changes a session may take a second to say goodbye.
+	withdrawLimit = 1200 * time.Millisecond
+	// confirmLimit is for withdrawals to be written.
+	confirmLimit = 250 * time.Millisecond
+)
 
 // relays is the part of the hub that has to do with its peers.
 type relays interface {
@@ -41,309 +46,223 @@ type sessions interface {
 	Down(peer netip.Addr, why string)
 }
 
-// engine is all peers, each with a server and a relay. Run's goroutine uses it;
-// it hands each peering to one worker at a time and waits for them.
-type engine struct {
-	log      *slog.Logger
-	now      func() time.Time
-	pool     *pool
+// link is a hub, as the peers use it.
+type link struct {
 	relays   relays
 	sessions sessions
+}
+
+// engine is all peers, each with a server and a relay. Run's goroutine uses it;
+// what takes time is done by one worker of each peer, which it need not wait for.
+type engine struct {
+	log  *slog.Logger
+	now  func() time.Time
+	kick func() // makes Run look
+	pool *pool
+	link *link // the hub that runs; nil: none
 	// secret is the key of TCP MD5 between the relays and the servers: nobody
 	// else on this box can take the part of either.
 	secret     string
 	forwarding func() bool // nil: not known
-	key        serverKey
 	peerings   map[netip.Addr]*peering
+	classes    *classes
+
+	slots   chan struct{}
+	calm    chan struct{} // a worker has ended; size 1
+	workers sync.WaitGroup
 }
 
 // newEngine returns an engine without peers. Its hub is set with the first
 // intent.
 func newEngine(s *Speaker) *engine {
 	return &engine{
-		log: s.log, now: s.now, secret: rand.Text(), forwarding: s.forwarding, peerings: map[netip.Addr]*peering{},
+		log: s.log, now: s.now, kick: s.kick, secret: rand.Text(), forwarding: s.forwarding,
+		peerings: map[netip.Addr]*peering{}, classes: &classes{},
+		slots: make(chan struct{}, atOnce), calm: make(chan struct{}, 1),
 		pool: &pool{log: s.log, make: func(ctx context.Context) (*server, error) { return newServer(ctx, s.log, s.kick) }},
 	}
 }
 
-// wish is what the peers are to be and to be sent.
+// wish is what the peers are to be and to be sent. It is not changed.
 type wish struct {
 	speaker edge.Speaker
 	key     serverKey
+	link    *link
 	// announcements are in the way that the lease lets them be announced.
 	announcements []edge.Announcement
 	refused       map[netip.Prefix]edge.Reason
+	hops          map[netip.Addr]bool // the next hops of the announcements
 	// version is another one whenever announcements or refused are.
 	version uint64
-	// restarting says whether a peer may be told that we have restarted.
+	// restarting says whether a peer may be told that we have restarted. Several
+	// goroutines may ask.
 	restarting func(edge.Peer) bool
 }
 
-// offers are the routes that p is to be sent, and why not the others.
-func (w *wish) offers(p edge.Peer) (map[netip.Prefix]route, map[netip.Prefix]edge.Reason) {
-	want, not := map[netip.Prefix]route{}, map[netip.Prefix]edge.Reason{}
-	for _, a := range w.announcements {
-		r, why := offer(w.speaker, p, a)
-		if refused := w.refused[a.Net]; refused != "" {
-			why = refused
+// set hands the wish to the workers, which bring it about; peers that are not in it
+// are removed.
+func (e *engine) set(ctx context.Context, w *wish) error {
+	now, before := e.classes, (*classes)(nil)
+	if now.version != w.version || now.asn != w.key.asn {
+		now, before = &classes{version: w.version, asn: w.key.asn, list: map[string]*class{}}, e.classes
+	}
+	wanted := map[netip.Addr]bool{}
+	for _, p := range w.speaker.Peers {
+		k, err := now.of(p, w, before)
+		if err != nil {
+			return err
 		}
-		if why != "" {
-			not[a.Net] = why
-		} else {
-			want[a.Net] = r
+		wanted[p.Addr] = true
+		g := e.peerings[p.Addr]
+		if g == nil {
+			g = newPeering(p.Addr)
+			e.peerings[p.Addr] = g
+		}
+		e.give(ctx, g, &aim{w: w, peer: p, class: k})
+	}
+	e.classes = now
+	for addr, g := range e.peerings {
+		if !wanted[addr] {
+			e.give(ctx, g, &aim{w: w, gone: "the peer was removed"})
 		}
 	}
-	return want, not
+	return nil
 }
 
-// each calls f for every peering of list, several at once, and joins the errors.
-func each(list []*peering, f func(*peering) error) error {
-	var mu sync.Mutex
-	var errs []error
-	var work sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
-	for _, g := range list {
-		slots <- struct{}{}
-		work.Go(func() {
-			defer func() { <-slots }()
-			if err := f(g); err != nil {
-				mu.Lock()
-				errs = append(errs, err)
-				mu.Unlock()
-			}
-		})
+// rest waits for the workers to be done, for limit at most, and returns what went
+// wrong with announcements.
+func (e *engine) rest(ctx context.Context, limit time.Duration) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for waits := true; waits && e.any(func(g *peering) bool { return g.busy }); {
+		select {
+		case <-e.calm:
+		case <-timer.C:
+			waits = false
+		case <-ctx.Done():
+			waits = false
+		}
 	}
-	work.Wait()
+	e.reap()
+	return e.trouble()
+}
+
+// any says whether one of the peers is so, which f is asked with its lock held.
+func (e *engine) any(f func(*peering) bool) bool {
+	for _, g := range e.peerings {
+		g.mu.Lock()
+		yes := f(g)
+		g.mu.Unlock()
+		if yes {
+			return true
+		}
+	}
+	return false
+}
+
+// trouble is what could not be brought about of the announcements.
+func (e *engine) trouble() error {
+	var errs []error
+	e.any(func(g *peering) bool {
+		if g.err != nil {
+			errs = append(errs, g.err)
+		}
+		return false
+	})
 	slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }
 
-func (e *engine) all() []*peering { return slices.Collect(maps.Values(e.peerings)) }
-
-// set brings about the wish: of each peer the paths, then the relay, so that a
-// session that opens finds every path in the table already. One that fails does
-// not keep the others back. It removes no peer. The error is about announcements;
-// of a peer its state tells.
-func (e *engine) set(ctx context.Context, w *wish) error {
-	if e.key != w.key {
-		e.removeAll(ctx, "the speaker was restarted with another ASN or router id", nil)
-		e.key = w.key
-	}
-	list := make([]*peering, len(w.speaker.Peers))
-	settings := map[*peering]edge.Peer{}
-	for i, p := range w.speaker.Peers {
-		if e.peerings[p.Addr] == nil {
-			e.peerings[p.Addr] = newPeering()
-		}
-		list[i] = e.peerings[p.Addr]
-		settings[list[i]] = p
-	}
-	return each(list, func(g *peering) error {
-		if err := e.setPeer(ctx, g, settings[g], w); err != nil {
-			return fmt.Errorf("peer %s: %w", settings[g].ID, err)
-		}
-		return nil
-	})
+// retry says whether something is to be tried again.
+func (e *engine) retry() bool {
+	return e.any(func(g *peering) bool { return !g.busy && (g.err != nil || g.refusal != "" || g.silent) })
 }
 
-// setPeer adds or changes a peer.
-func (e *engine) setPeer(ctx context.Context, g *peering, p edge.Peer, w *wish) error {
-	key, err := g.keyOf(p)
-	switch {
-	case err != nil && g.relayed && g.key != "":
-		// The session that runs has a key: keeping it breaks no promise.
-		e.refuse(g, p, fmt.Errorf("new settings refused, the session goes on with the old ones: %w", err))
-		return g.follow(ctx, p, w)
-	case err != nil:
-		e.detach(g, p.Addr, newSettings)
-		e.refuse(g, p, fmt.Errorf("peer refused: %w", err))
-		return nil
-	case g.relayed && (g.key != key || !sameSession(g.peer, p)):
-		e.detach(g, p.Addr, newSettings)
-	}
-	if g.server == nil {
-		if g.server, err = e.pool.take(ctx, w.key); err != nil {
-			e.refuse(g, p, err)
-			return err
-		}
-	}
-	if err := g.follow(ctx, p, w); err != nil {
-		return err
-	}
-	if err := e.attach(ctx, g, p, key, w); err != nil {
-		e.refuse(g, p, err)
-		return nil
-	}
-	g.refusal = ""
-	return nil
-}
-
-// attach adds the relay of a peer, or tells it of settings that need no new
-// session.
-func (e *engine) attach(ctx context.Context, g *peering, p edge.Peer, key string, w *wish) error {
-	cfg := relay.Config{
-		Peer: p, ASN: w.key.asn, RouterID: w.key.routerID, Key: key, Server: g.server.addr, ServerKey: e.secret,
-		Allowed: g.mayPass, KeepsForwarding: e.forwarding, Restarting: w.restarting(p),
-	}
-	if g.relayed && !e.relays.Update(cfg) {
-		e.detach(g, p.Addr, newSettings)
-	}
-	if g.relayed {
-		g.peer = p
-		return nil
-	}
-	if err := g.call(ctx, "prepare BGP server", func(ctx context.Context, s *server) error { return s.meet(ctx, p, e.secret) }); err != nil {
-		return err
-	}
-	if err := e.relays.Add(cfg); err != nil {
-		return fmt.Errorf("peer refused: %w", err)
-	}
-	g.peer, g.key, g.relayed = p, key, true
-	e.log.Info("peer added", "peer", p.ID, "address", p.Addr, "asn", p.ASN, "md5", key != "")
-	return nil
-}
-
-// detach ends the session of a peer. Its server keeps the paths.
-func (e *engine) detach(g *peering, addr netip.Addr, why string) {
-	if !g.relayed {
-		return
-	}
-	if st, ok := e.sessions.State(addr); ok {
-		g.note(st, why, e.now())
-	}
-	e.relays.Remove(addr, why)
-	g.relayed, g.key = false, ""
-}
-
-func (e *engine) detachAll(why string) {
+// reap forgets the peers that have been removed.
+func (e *engine) reap() {
 	for addr, g := range e.peerings {
-		e.detach(g, addr, why)
-	}
-}
-
-// close makes no server listen any more.
-func (e *engine) close(ctx context.Context) {
-	each(e.all(), func(g *peering) error {
-		if g.server != nil && !g.hung {
-			e.pool.put(g.server)
-		}
-		return nil
-	})
-	e.pool.close(ctx)
-}
-
-// remove ends the session of a peer and gives its server back.
-func (e *engine) remove(ctx context.Context, g *peering, addr netip.Addr, why string) {
-	e.detach(g, addr, why)
-	if g.server != nil {
-		e.pool.give(ctx, g.server)
-	}
-	g.server, g.hung, g.version = nil, false, 0
-	clear(g.routes)
-}
-
-// removeAll removes every peer for good but those that keep says, several at
-// once.
-func (e *engine) removeAll(ctx context.Context, why string, keep map[netip.Addr]bool) {
-	var gone []*peering
-	addrs := map[*peering]netip.Addr{}
-	for addr, g := range e.peerings {
-		if !keep[addr] {
-			gone = append(gone, g)
-			addrs[g] = addr
-		}
-	}
-	each(gone, func(g *peering) error { e.remove(ctx, g, addrs[g], why); return nil })
-}
-
-// trim removes the peers that are not wanted any more.
-func (e *engine) trim(ctx context.Context, list []edge.Peer) {
-	want := map[netip.Addr]bool{}
-	for _, p := range list {
-		want[p.Addr] = true
-	}
-	e.removeAll(ctx, "the peer was removed", want)
-	for addr, g := range e.peerings {
-		if !want[addr] {
+		g.mu.Lock()
+		done, id := g.removed && !g.busy, g.peer.ID
+		g.mu.Unlock()
+		if done {
 			delete(e.peerings, addr)
-			e.log.Info("peer removed", "peer", g.wanted.ID, "address", addr)
+			e.log.Info("peer removed", "peer", id, "address", addr)
 		}
 	}
 }
 
 // withdraw takes a prefix away from every peer. The error names those whose
-// server could not be told.
-func (e *engine) withdraw(ctx context.Context, net netip.Prefix) error {
-	err := each(e.all(), func(g *peering) error {
-		if err := g.withdraw(ctx, e.key.asn, net); err != nil {
-			return fmt.Errorf("peer %s: %w", g.wanted.ID, err)
+// server could not be told in time. After it, all peers need another wish.
+func (e *engine) withdraw(ctx context.Context, w edge.Withdrawal, asn uint32) error {
+	o := &order{Withdrawal: w, asn: asn, now: e.now, replies: make(chan reply, len(e.peerings))}
+	waits := map[*peering]edge.PeerID{}
+	for _, g := range e.peerings {
+		g.mu.Lock()
+		// What it is at might announce the prefix again.
+		g.aim = nil
+		if _, stands := g.routes[w.Net]; stands || g.busy {
+			g.order = o
+			e.start(ctx, g)
+			waits[g] = g.last.peer.ID
 		}
-		return nil
-	})
-	if err == nil {
-		e.log.Info("withdraw", "prefix", net)
+		g.mu.Unlock()
 	}
-	return err
+	errs := e.await(ctx, o, waits)
+	if len(errs) > 0 {
+		slices.SortFunc(errs, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+		return errors.Join(errs...)
+	}
+	e.log.Info("withdraw", "prefix", w.Net)
+	return nil
 }
 
-// confirm waits for as long as confirmLimit until the routers have been sent the
-// withdrawals: the servers have been told, and their words are on the way. A
-// router that does not read is not waited for any longer; the state shows what it
-// holds.
-func (e *engine) confirm(ctx context.Context, gone []netip.Prefix) {
-	ctx, cancel := context.WithTimeout(ctx, confirmLimit)
-	defer cancel()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for addr, g := range e.peerings {
-		for g.relayed && len(gone) > 0 && e.holdsAny(addr, gone) {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
+// await waits for the replies to an order, and returns what is wrong with them.
+func (e *engine) await(ctx context.Context, o *order, waits map[*peering]edge.PeerID) (errs []error) {
+	timer := time.NewTimer(withdrawLimit)
+	defer timer.Stop()
+	for len(waits) > 0 {
+		select {
+		case r := <-o.replies:
+			if r.err != nil {
+				errs = append(errs, fmt.Errorf("peer %s: %w", waits[r.from], r.err))
 			}
+			delete(waits, r.from)
+			continue
+		case <-timer.C:
+		case <-ctx.Done():
 		}
+		o.void.Store(true)
+		for _, id := range waits {
+			errs = append(errs, fmt.Errorf("peer %s: within %s: %w", id, withdrawLimit, errSilent))
+		}
+		break
 	}
-}
-
-func (e *engine) holdsAny(addr netip.Addr, nets []netip.Prefix) bool {
-	st, _ := e.sessions.State(addr)
-	return slices.ContainsFunc(st.Held, func(h edge.HeldPrefix) bool { return slices.Contains(nets, h.Net) })
+	return errs
 }
 
 // revive makes idle servers take connections again: see server.revive.
 func (e *engine) revive(ctx context.Context) {
-	each(e.all(), func(g *peering) error {
-		if g.server == nil || g.hung {
-			return nil
+	e.any(func(g *peering) bool {
+		if g.server != nil && g.server.tired.Load() {
+			g.tired = true
+			e.start(ctx, g)
 		}
-		err := g.call(ctx, "revive BGP server", func(ctx context.Context, s *server) error { return s.revive(ctx) })
-		if err != nil {
-			e.log.Error("revive BGP server", "peer", g.wanted.ID, "err", err)
-		}
-		return nil
+		return false
 	})
 }
 
-// wakeUp forgets which servers did not answer.
-func (e *engine) wakeUp() {
+// silent says whether a server has not answered its last call.
+func (e *engine) silent() bool {
+	return e.any(func(g *peering) bool { return g.silent })
+}
+
+// close makes no server listen any more. The context of the workers has ended.
+func (e *engine) close(ctx context.Context) {
+	e.workers.Wait()
 	for _, g := range e.peerings {
-		g.hung = false
+		if g.server != nil && !g.silent {
+			e.pool.put(g.server)
+		}
 	}
-}
-
-func (e *engine) hangs() bool {
-	return slices.ContainsFunc(e.all(), func(g *peering) bool { return g.hung })
-}
-
-func (e *engine) refuse(g *peering, p edge.Peer, err error) {
-	if reason := edge.Reason(err.Error()); g.refusal != reason {
-		e.log.Error("set peer", "peer", p.ID, "address", p.Addr, "reason", reason)
-		g.refusal = reason
-	}
-}
-
-// refused says whether a peer is not as it should be.
-func (e *engine) refused() bool {
-	return slices.ContainsFunc(e.all(), func(g *peering) bool { return g.refusal != "" })
+	e.pool.close(ctx)
 }

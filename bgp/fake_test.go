@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/apiutil"
@@ -137,7 +138,7 @@ func (f *faulty) spare(s *Speaker, name string) *server {
 func (f *faulty) unstarted() *Speaker {
 	s := New(Options{})
 	f.hub, f.states = map[netip.Addr]relay.Config{}, map[netip.Addr]relay.State{}
-	s.engine.relays, s.engine.sessions = f, f
+	s.engine.link = &link{f, f}
 	s.engine.pool.make = func(context.Context) (*server, error) { return nil, errors.New("no more servers") }
 	s.hub = &hub{}
 	return s
@@ -156,4 +157,10 @@ func speakerOf(t *testing.T, f *faulty) *Speaker {
 		t.Fatalf("first intent: did %s", did)
 	}
 	return s
+}
+
+// retry is what Run does a second after something has failed, and waits for it.
+func (s *Speaker) retry() error {
+	s.tick(context.Background())
+	return s.engine.rest(context.Background(), time.Minute)
 }

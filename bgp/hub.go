@@ -32,7 +32,6 @@ func (s *Speaker) openHub(ctx context.Context) error {
 	}
 	if s.hub != nil {
 		s.log.Warn("listening on another port: every session is reset", "from", s.hub.listen, "to", listen)
-		s.engine.detachAll("the speaker was restarted with another port")
 		s.closeHub()
 	}
 	run, stop := context.WithCancel(ctx)
@@ -53,7 +52,7 @@ func (s *Speaker) openHub(ctx context.Context) error {
 		return fmt.Errorf("run relay: %w", errors.Join(h.err, ctx.Err()))
 	}
 	s.hub = h
-	s.engine.relays, s.engine.sessions = h.Hub, h.Hub
+	s.engine.link = &link{h.Hub, h.Hub}
 	s.aides.links.Store(h.Hub)
 	return nil
 }
@@ -64,6 +63,7 @@ func (s *Speaker) closeHub() {
 		return
 	}
 	s.aides.links.Store(nil)
+	s.engine.link = nil
 	s.hub.stop()
 	<-s.hub.done
 	s.hub = nil
@@ -80,7 +80,6 @@ func (h *hub) ended() <-chan struct{} {
 // lostHub makes the next attempt start another hub.
 func (s *Speaker) lostHub() {
 	s.log.Error("the relay has ended: every session is reset", "err", s.hub.err)
-	s.engine.detachAll("the relay has ended")
 	s.closeHub()
 	s.failed = true
 }
@@ -121,7 +120,8 @@ func wildcards() []string {
 // FRR take its admin-down for a failure of the path (measured, although RFC 5882
 // section 3.2 says otherwise), and one with graceful restart would drop the
 // routes.
-func (s *Speaker) goodbye(ctx context.Context) {
+func (s *Speaker) goodbye(ctx context.Context, endWorkers func()) {
+	endWorkers()
 	s.closeHub()
 	s.aides.close()
 	s.engine.close(ctx)

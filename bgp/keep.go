@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,46 +35,72 @@ type kept struct {
 	Refused map[netip.Prefix]edge.Reason `json:"refused,omitempty"`
 }
 
+// keep is the state file, as Run sees it.
+type keep struct {
+	path  string // empty: none is kept
+	saved []byte // what the file holds
+	err   string // why it does not hold the intent in force; empty: it does
+	tried time.Time
+}
+
 // save keeps the intent for a restart. It cannot be let fail the Set: the
-// announcements matter more than the file.
+// announcements matter more than the file. But it is shown, and tried again each
+// second, since after a restart the file's intent would be in force.
 func (s *Speaker) save() {
-	if s.statePath == "" {
+	k := &s.keep
+	if k.path == "" || s.intent == nil {
 		return
 	}
-	id, err := bootID()
+	k.tried = s.now()
+	err := k.put(kept{Intent: *s.intent, Refused: s.verdict.refused})
+	switch {
+	case err == nil && k.err != "":
+		s.log.Info("the intent is kept again", "file", k.path)
+		k.err = ""
+	case err != nil && err.Error() != k.err:
+		s.log.Error("keep intent", "err", err)
+		k.err = err.Error()
+	}
+}
+
+// put writes the file, if that says anything new.
+func (k *keep) put(content kept) error {
+	var err error
+	if content.BootID, err = bootID(); err != nil {
+		return err
+	}
+	b, err := json.Marshal(content)
 	if err != nil {
-		s.log.Error("keep intent", "err", err)
-		return
+		return fmt.Errorf("encode state file: %w", err)
 	}
-	b, err := json.Marshal(kept{BootID: id, Intent: *s.intent, Refused: s.verdict.refused})
-	if err != nil {
-		s.log.Error("keep intent", "err", err)
-		return
+	if len(b) >= maxKept {
+		return fmt.Errorf("write state file: %d bytes are more than %d", len(b), maxKept)
 	}
-	if bytes.Equal(b, s.saved) {
-		return // a mere renewal
+	if bytes.Equal(b, k.saved) {
+		return nil
 	}
-	if err := replaceFile(s.statePath, b); err != nil {
-		s.log.Error("keep intent", "err", err)
-		return
+	if err := replaceFile(k.path, b); err != nil {
+		return err
 	}
-	s.saved = b
+	k.saved = b
+	return nil
 }
 
 // restore brings about the intent of the state file under one fresh lease, so
 // that a restart of this process alone needs nobody else. Whatever is wrong
-// with the file, the speaker starts: empty, then.
+// with the file, the speaker starts: empty, then. It does not wait until the
+// intent is brought about.
 func (s *Speaker) restore(ctx context.Context) {
-	if s.statePath == "" {
+	if s.keep.path == "" {
 		return
 	}
-	k, err := load(s.statePath)
+	k, err := load(s.keep.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.log.Info("start without intent: none was kept", "file", s.statePath)
+		s.log.Info("start without intent: none was kept", "file", s.keep.path)
 		return
 	}
 	if err != nil {
-		s.log.Error("start without intent: the kept one cannot be used", "file", s.statePath, "err", err)
+		s.log.Error("start without intent: the kept one cannot be used", "file", s.keep.path, "err", err)
 		return
 	}
 	in := k.Intent
@@ -137,7 +165,7 @@ func bootID() (string, error) {
 func replaceFile(path string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
-		return fmt.Errorf("make state file: %w", err)
+		return fmt.Errorf("make state file %s: %w", path, cause(err))
 	}
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Close())
@@ -146,7 +174,17 @@ func replaceFile(path string, b []byte) error {
 	}
 	if err != nil {
 		os.Remove(f.Name())
-		return fmt.Errorf("write state file: %w", err)
+		// Without the name of the new file, which is another one each time.
+		return fmt.Errorf("write state file %s: %w", path, cause(err))
 	}
 	return nil
+}
+
+// cause is what the kernel has said, without the name of the file.
+func cause(err error) error {
+	var no syscall.Errno
+	if errors.As(err, &no) {
+		return no
+	}
+	return err
 }

@@ -15,7 +15,7 @@ import (
 // added or names another file or content. A file that was merely written to is
 // not: whoever orders a new key has to know that it ends the session.
 func (g *peering) keyOf(p edge.Peer) (string, error) {
-	if g.relayed && g.refusal == "" && g.peer.PasswordFile == p.PasswordFile && g.peer.KeyStamp == p.KeyStamp {
+	if g.link != nil && g.refusal == "" && g.peer.PasswordFile == p.PasswordFile && g.peer.KeyStamp == p.KeyStamp {
 		return g.key, nil
 	}
 	return readKey(p)

@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -39,6 +38,7 @@ func (l *lease) expire(now time.Time) bool {
 	return true
 }
 
-func (l *lease) reason(now time.Time) edge.Reason {
-	return edge.Reason(fmt.Sprintf("lease expired: edged has not renewed for %s", now.Sub(l.renewed).Round(100*time.Millisecond)))
+// reason does not change as time passes: it is a part of what is announced.
+func (l *lease) reason() edge.Reason {
+	return edge.Reason("lease expired: edged has not renewed since " + l.renewed.UTC().Format("2006-01-02 15:04:05 UTC"))
 }

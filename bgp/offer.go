@@ -9,15 +9,15 @@ import (
 )
 
 // offer is what p is to be sent of a: a route, or why it is none. It depends on
-// nothing but the intent. What the router can take is known only when its
-// session is up: see unfit.
-func offer(s edge.Speaker, p edge.Peer, a edge.Announcement) (route, edge.Reason) {
+// nothing but the intent, and of p on nothing but its policy: see policyOf. What the
+// router can take is known only when its session is up: see unfit.
+func offer(s edge.Speaker, p edge.Peer, a edge.Announcement) (*route, edge.Reason) {
 	if why := s.Unsent(p, a.Net); why != "" {
-		return route{}, why
+		return nil, why
 	}
-	r := route{nextHop: p.NextHop(a), attrs: p.Sent(a)}
+	r := &route{nextHop: p.NextHop(a), attrs: p.Sent(a)}
 	if r.nextHop == p.Addr {
-		return route{}, edge.Reason(fmt.Sprintf("the next hop %s is the peer itself: set an address of this node", r.nextHop))
+		return nil, edge.Reason(fmt.Sprintf("the next hop %s is the peer itself: set an address of this node", r.nextHop))
 	}
 	if s.Internal(p) {
 		// Our own AS in the path is a loop to a router of the same AS.

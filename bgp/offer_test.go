@@ -116,6 +116,9 @@ func TestOffer(t *testing.T) {
 		p := base
 		c.change(&p)
 		r, why := offer(s, p, c.a)
+		if r == nil {
+			r = &route{}
+		}
 		if !r.attrs.Equal(c.want) || (c.hop != "") != r.nextHop.IsValid() || c.hop != "" && r.nextHop.String() != c.hop {
 			t.Errorf("%s: %+v, want %+v by %s", name, r, c.want, c.hop)
 		}
@@ -164,21 +167,21 @@ func TestSameSession(t *testing.T) {
 func TestUnfit(t *testing.T) {
 	both := []edge.Family{edge.IPv4, edge.IPv6}
 	live := relay.State{Session: established, Ours: wire.Open{Families: both}, Remote: wire.Open{Families: []edge.Family{edge.IPv4}}}
-	over6 := route{nextHop: netip.MustParseAddr("2001:db8::1")}
+	over6 := &route{nextHop: netip.MustParseAddr("2001:db8::1")}
 	for name, c := range map[string]struct {
 		net  netip.Prefix
-		r    route
+		r    *route
 		live relay.State
 		want string
 	}{
-		"fits":     {p4, route{nextHop: netip.MustParseAddr("192.0.2.1")}, live, ""},
+		"fits":     {p4, &route{nextHop: netip.MustParseAddr("192.0.2.1")}, live, ""},
 		"family":   {p6, over6, live, "does not speak ipv6"},
 		"next hop": {p4, over6, live, "RFC 8950"},
 		"next hop, offered": {p4, over6, relay.State{
 			Ours: live.Ours, Remote: wire.Open{Families: both, ExtendedNextHop: both},
 		}, ""},
 	} {
-		if got := string(unfit(c.net, c.r, c.live)); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := string(unfit(c.net, c.r, negotiated(c.live), c.live)); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

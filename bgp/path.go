@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
@@ -17,40 +18,49 @@ import (
 // (RFC 4271 section 5.1.5 wants one; 100 is what all others take).
 const defaultLocalPref = 100
 
-// route is how one prefix is announced to one peer now.
+// route is how one prefix is announced to the peers of a class. What it says is
+// not changed; several goroutines may use it.
 type route struct {
 	nextHop netip.Addr
 	attrs   edge.Attributes
-	// unsure says that the last call about it has failed: the server may have
-	// carried it out all the same, or do so later. All calls pass through one
-	// channel, so what it is told now comes behind that.
-	unsure bool
+
+	once  sync.Once
+	built *api.Path
+	err   error
 }
 
-// equal compares what is announced, not how sure that is.
-func (r route) equal(o route) bool { return r.nextHop == o.nextHop && r.attrs.Equal(o.attrs) }
+// equal compares what is announced.
+func (r *route) equal(o *route) bool {
+	return r == o || r.nextHop == o.nextHop && r.attrs.Equal(o.attrs)
+}
 
-// path is r as GoBGP takes it. eBGP adds asn once more when it is sent, so
-// prepending n times makes the receiver see n+1.
-func (r route) path(net netip.Prefix, asn uint32) (*api.Path, error) {
+// path is r as GoBGP takes it, made once: net and asn are always the same.
+func (r *route) path(net netip.Prefix, asn uint32) (*api.Path, error) {
+	r.once.Do(func() { r.built, r.err = makePath(r.nextHop, r.attrs, net, asn) })
+	return r.built, r.err
+}
+
+// makePath makes GoBGP's form of a route. eBGP adds asn once more when it is sent,
+// so prepending n times makes the receiver see n+1.
+func makePath(nextHop netip.Addr, a edge.Attributes, net netip.Prefix, asn uint32) (*api.Path, error) {
 	nlri := nlriOf(net)
 	attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP)}
-	if n := r.attrs.Prepend; n > 0 {
-		own := slices.Repeat([]uint32{asn}, n)
+	if a.Prepend > 0 {
+		own := slices.Repeat([]uint32{asn}, a.Prepend)
 		attrs = append(attrs, bgp.NewPathAttributeAsPath([]bgp.AsPathParamInterface{bgp.NewAs4PathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, own)}))
 	}
-	if r.nextHop.Is4() {
-		attrs = append(attrs, bgp.NewPathAttributeNextHop(r.nextHop.String()))
+	if nextHop.Is4() {
+		attrs = append(attrs, bgp.NewPathAttributeNextHop(nextHop.String()))
 	} else { // for IPv4 as well: RFC 8950
-		attrs = append(attrs, bgp.NewPathAttributeMpReachNLRI(r.nextHop.String(), []bgp.AddrPrefixInterface{nlri}))
+		attrs = append(attrs, bgp.NewPathAttributeMpReachNLRI(nextHop.String(), []bgp.AddrPrefixInterface{nlri}))
 	}
-	if r.attrs.MED != 0 {
-		attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(r.attrs.MED))
+	if a.MED != 0 {
+		attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(a.MED))
 	}
-	if r.attrs.LocalPref != 0 {
-		attrs = append(attrs, bgp.NewPathAttributeLocalPref(r.attrs.LocalPref))
+	if a.LocalPref != 0 {
+		attrs = append(attrs, bgp.NewPathAttributeLocalPref(a.LocalPref))
 	}
-	attrs = append(attrs, communities(r.attrs)...)
+	attrs = append(attrs, communities(a)...)
 	p, err := apiutil.NewPath(nlri, false, attrs, time.Time{})
 	if err != nil {
 		return nil, fmt.Errorf("make path of %s: %w", net, err)

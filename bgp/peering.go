@@ -1,11 +1,15 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
+	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,23 +20,42 @@ import (
 )
 
 // peering is one peer: its server with what stands in there, and its relay. One
-// goroutine at a time uses it, but for allowed.
+// worker at a time drives it (see work.go); Run's goroutine tells the worker what
+// to do, and reads what is.
 type peering struct {
+	addr netip.Addr
+	// allowed is what the relay lets through: asked by its goroutines.
+	allowed atomic.Pointer[allowed]
+	// hung: the server has not answered in this job. Only the worker uses it.
+	hung bool
+
+	mu sync.Mutex
+	// What is to be done, the latest of each kind: guarded by mu.
+	aim   *aim
+	last  *aim // the last one that was given, done or not
+	order *order
+	tired bool // the server is to be revived
+	busy  bool // a worker is at it
+
+	// What is. Only the worker changes it, with mu; it may read it without. rev is
+	// another one after each change, here or of aim.
+	rev     uint64
 	peer    edge.Peer // as the relay has it, while relayed
 	key     string    // of TCP MD5, while relayed
+	link    *link     // the hub that has the peer; nil: it has not
 	server  *server   // nil: none yet
-	routes  map[netip.Prefix]route
+	routes  map[netip.Prefix]standing
 	notSent map[netip.Prefix]edge.Reason
-	// allowed is what the relay lets through: asked by its goroutines.
-	allowed atomic.Pointer[map[netip.Prefix]bool]
-
-	relayed bool // the hub has the peer
+	reached *aim // the last one that was brought about wholly; nil: none, or not any more
+	// refusal says why the peer cannot be added or changed, err what of its
+	// announcements could not be brought about.
 	refusal edge.Reason
-	hung    bool // the server has not answered since the last look at the intent
-
-	// wanted and version are those of the intent that the paths follow.
-	wanted  edge.Peer
-	version uint64
+	err     error
+	// silent: the server has not answered the last call, strikes how often in a row.
+	silent   bool
+	strikes  int
+	replaced time.Time // when the server was, last
+	removed  bool
 
 	// What happened in sessions before that of the relay's present record.
 	flaps     int
@@ -40,121 +63,237 @@ type peering struct {
 	lastErrAt time.Time
 }
 
-func newPeering() *peering {
-	return &peering{routes: map[netip.Prefix]route{}, notSent: map[netip.Prefix]edge.Reason{}}
+// standing is a route in the server.
+type standing struct {
+	*route
+	// unsure says that a call about it is under way, or has failed: the server may
+	// have carried it out all the same, or do so later. All calls pass through one
+	// channel, so what it is told now comes behind that.
+	unsure bool
 }
 
-// call is a call of the server of g. Once it does not answer, the rest is not
-// waited for.
+// is says that it is surely announced as r says.
+func (s standing) is(r *route) bool { return s.route != nil && !s.unsure && s.equal(r) }
+
+// allowed are the prefixes that may pass the relay.
+type allowed struct {
+	want map[netip.Prefix]*route
+	// leaving stand in the server, and are not wanted: their withdrawal has to pass.
+	leaving map[netip.Prefix]bool
+}
+
+func newPeering(addr netip.Addr) *peering {
+	return &peering{addr: addr, routes: map[netip.Prefix]standing{}}
+}
+
+// change makes a change of what is.
+func (g *peering) change(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f()
+	g.rev++
+}
+
+// call is a call of the server of g. Once it does not answer, the rest of the job
+// is not waited for.
 func (g *peering) call(ctx context.Context, what string, f func(context.Context, *server) error) error {
 	if g.hung {
 		return fmt.Errorf("%s: not tried: %w", what, errSilent)
 	}
-	err := do(ctx, what, func(ctx context.Context) error { return f(ctx, g.server) })
+	srv := g.server // a late call still has it
+	err := do(ctx, what, func(ctx context.Context) error { return f(ctx, srv) })
 	g.hung = hangs(err)
+	switch {
+	case g.hung && ctx.Err() == nil:
+		g.change(func() { g.silent, g.strikes = true, g.strikes+1 })
+	case g.silent && !g.hung:
+		g.change(func() { g.silent, g.strikes = false, 0 })
+	}
 	return err
 }
 
-var errSilent = errors.New("the BGP server does not answer")
+var (
+	errSilent = errors.New("the BGP server does not answer")
+	// errLater is of a job that has given way to another one.
+	errLater = errors.New("something newer is to be done")
+)
 
-// follow makes the paths those that the peer is to be sent of the wish. An
-// error leaves the rest done; what stands is remembered, so the next call goes on
-// from there.
-func (g *peering) follow(ctx context.Context, p edge.Peer, w *wish) error {
-	if g.version == w.version && reflect.DeepEqual(g.wanted, p) {
-		return nil
-	}
-	want, notSent := w.offers(p)
+// atATime is how many paths a server is told in one call: a worker looks for
+// something newer in between.
+const atATime = 32
+
+// word is what a server is to be told of one prefix: a route, or nil to withdraw it.
+type word struct {
+	net   netip.Prefix
+	route *route
+}
+
+// follow makes the paths those that the peer is to be sent by a. An error leaves
+// the rest done; what stands is remembered, so the next call goes on from there.
+// later says whether something else is to be done first.
+func (g *peering) follow(ctx context.Context, a *aim, later func() bool) error {
+	want, notSent := a.class.offers()
 	g.allow(want)
-	var errs []error
-	for _, a := range w.announcements {
-		r, sent := want[a.Net]
-		var err error
-		if sent {
-			err = g.announce(ctx, w.key.asn, a, r)
-		} else {
-			// The settings of the peer do not send it any more.
-			err = g.withdraw(ctx, w.key.asn, a.Net)
+	var words []word
+	g.change(func() {
+		g.notSent = notSent
+		for _, announcement := range a.w.announcements {
+			net := announcement.Net
+			r := want[net]
+			old, stands := g.routes[net]
+			switch {
+			case old.route == r && !old.unsure:
+			case r != nil && old.is(r):
+				g.routes[net] = standing{route: r} // equal ones are shared with other peers
+			case r != nil || stands: // if not wanted, the settings of the peer do not send it any more
+				words = append(words, word{net, r})
+			}
 		}
-		if err != nil {
+	})
+	var errs []error
+	for some := range slices.Chunk(words, atATime) {
+		if later() {
+			return errLater
+		}
+		// A worker and its server hand each other the CPU for 10 ms at a time. With
+		// dozens of such pairs, who wants to answer edged would wait for a second.
+		runtime.Gosched()
+		if err := g.tell(ctx, a.w.key.asn, some); err != nil {
 			errs = append(errs, err)
 		}
 		if g.hung {
 			break
 		}
 	}
-	g.notSent = notSent
-	if len(errs) == 0 {
-		g.version, g.wanted = w.version, p
-	}
 	return errors.Join(errs...)
 }
 
-// allow lets the relay pass on want, and what stands by now: its withdrawal has
-// to pass too.
-func (g *peering) allow(want map[netip.Prefix]route) {
-	m := make(map[netip.Prefix]bool, len(want))
-	for net := range want {
-		m[net] = true
+// tell adds paths to the server, replaces them, which is an implicit update, so the
+// router sees no withdrawal, or deletes them.
+func (g *peering) tell(ctx context.Context, asn uint32, words []word) error {
+	paths := make([]*api.Path, len(words))
+	errs := make([]error, len(words))
+	g.change(func() {
+		// Whatever comes of it: if a prefix is to stay after all, follow has to look.
+		g.reached = nil
+		for i, w := range words {
+			r := w.route
+			if r == nil {
+				r = g.routes[w.net].route
+			}
+			if paths[i], errs[i] = r.path(w.net, asn); errs[i] == nil {
+				g.routes[w.net] = standing{r, true}
+			}
+		}
+	})
+	what := words[0].what()
+	if n := len(words) - 1; n > 0 {
+		what += fmt.Sprintf(" and %d more", n)
 	}
+	err := g.call(ctx, what, func(ctx context.Context, s *server) error {
+		for i, w := range words {
+			if errs[i] != nil {
+				continue
+			}
+			if errs[i] = s.tell(ctx, w.route == nil, paths[i]); hangs(errs[i]) || ctx.Err() != nil {
+				return cmp.Or(errs[i], ctx.Err())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err // it may be at it still: nothing is sure
+	}
+	g.change(func() {
+		for i, w := range words {
+			switch {
+			case errs[i] != nil:
+				errs[i] = fmt.Errorf("%s: %w", w.what(), errs[i])
+			case w.route == nil:
+				delete(g.routes, w.net)
+			default:
+				g.routes[w.net] = standing{route: w.route}
+			}
+		}
+	})
+	return errors.Join(errs...)
+}
+
+func (w word) what() string {
+	if w.route == nil {
+		return "withdraw " + w.net.String()
+	}
+	return "announce " + w.net.String()
+}
+
+// allow lets the relay pass on want, and what stands by now.
+func (g *peering) allow(want map[netip.Prefix]*route) {
+	all := &allowed{want: want}
 	for net := range g.routes {
-		m[net] = true
+		if want[net] != nil {
+			continue
+		}
+		if all.leaving == nil {
+			all.leaving = map[netip.Prefix]bool{}
+		}
+		all.leaving[net] = true
 	}
-	g.allowed.Store(&m)
+	g.allowed.Store(all)
 }
 
 // mayPass is the relay's Allowed.
 func (g *peering) mayPass(net netip.Prefix) bool {
-	m := g.allowed.Load()
-	return m != nil && (*m)[net]
-}
-
-// announce adds the path, or replaces it: an implicit update, so the router
-// sees no withdrawal.
-func (g *peering) announce(ctx context.Context, asn uint32, a edge.Announcement, r route) error {
-	old, stands := g.routes[a.Net]
-	if stands && !old.unsure && old.equal(r) {
-		return nil
-	}
-	p, err := r.path(a.Net, asn)
-	if err != nil {
-		return err
-	}
-	err = g.call(ctx, "announce "+a.Net.String(), func(ctx context.Context, s *server) error {
-		_, err := s.paths.AddPath(ctx, &api.AddPathRequest{TableType: api.TableType_GLOBAL, Path: p})
-		return err
-	})
-	r.unsure = err != nil
-	g.routes[a.Net] = r
-	return err
+	all := g.allowed.Load()
+	return all != nil && (all.want[net] != nil || all.leaving[net])
 }
 
 // withdraw deletes the path. One that was never added needs no call.
 func (g *peering) withdraw(ctx context.Context, asn uint32, net netip.Prefix) error {
-	r, stands := g.routes[net]
-	if !stands {
+	if _, stands := g.routes[net]; !stands {
 		return nil
 	}
-	// Whatever comes of it: if the prefix is to stay after all, follow has to look.
-	g.version = 0
-	p, err := r.path(net, asn)
-	if err != nil {
-		return err
-	}
-	err = g.call(ctx, "withdraw "+net.String(), func(ctx context.Context, s *server) error {
-		return s.paths.DeletePath(ctx, &api.DeletePathRequest{TableType: api.TableType_GLOBAL, Path: p})
+	return g.tell(ctx, asn, []word{{net, nil}})
+}
+
+// empty forgets the server.
+func (g *peering) empty() {
+	g.change(func() {
+		g.server, g.routes, g.reached, g.notSent = nil, map[netip.Prefix]standing{}, nil, nil
+		g.silent, g.strikes = false, 0
 	})
-	if err != nil {
-		r.unsure = true
-		g.routes[net] = r
-		return err
+}
+
+// pending is how many changes are still to be brought about. The caller has mu.
+func (g *peering) pending() int {
+	if g.last == nil || g.last.class == nil || g.reached == g.last {
+		return 0
 	}
-	delete(g.routes, net)
-	return nil
+	if !g.last.class.ready.Load() {
+		return len(g.last.w.announcements)
+	}
+	return g.lacks(g.last.class)
+}
+
+// lacks is how many paths are not as c wants them. The caller has mu, or is the
+// worker.
+func (g *peering) lacks(c *class) int {
+	want, not := c.offers()
+	n := 0
+	for net, r := range want {
+		if !g.routes[net].is(r) {
+			n++
+		}
+	}
+	for net := range not {
+		if _, stands := g.routes[net]; stands {
+			n++
+		}
+	}
+	return n
 }
 
 // note keeps what the record of a relay that is about to end says, since a
-// change of its settings makes no other peer.
+// change of its settings makes no other peer. The caller has mu.
 func (g *peering) note(st relay.State, why string, now time.Time) {
 	g.flaps += st.Flaps
 	if st.Session == established {

@@ -205,6 +205,15 @@ func (s *server) leave(ctx context.Context) error {
 	return nil
 }
 
+// tell adds or replaces a path, or deletes it. It is not bounded: see call.
+func (s *server) tell(ctx context.Context, gone bool, p *api.Path) error {
+	if gone {
+		return s.paths.DeletePath(ctx, &api.DeletePathRequest{TableType: api.TableType_GLOBAL, Path: p})
+	}
+	_, err := s.paths.AddPath(ctx, &api.AddPathRequest{TableType: api.TableType_GLOBAL, Path: p})
+	return err
+}
+
 // session returns the state of the session with the neighbour, PeerState_UNKNOWN
 // if the server has none.
 func (s *server) session(ctx context.Context) (api.PeerState_SessionState, error) {
@@ -218,7 +227,7 @@ func (s *server) session(ctx context.Context) (api.PeerState_SessionState, error
 // session, which cannot be set, and closes every connection until then: the
 // router would wait for all that time. One that was just added is left alone.
 func (s *server) revive(ctx context.Context) error {
-	if s.neighbour == nil || !s.tired.Swap(false) {
+	if !s.tired.Swap(false) || s.neighbour == nil {
 		return nil
 	}
 	if st, err := s.session(ctx); err != nil || st != api.PeerState_IDLE {

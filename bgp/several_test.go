@@ -44,7 +44,7 @@ func TestSeveralServers(t *testing.T) {
 	in2 := ordered(in, p4)
 	in2.Announcements, in2.Withdraw[0].Until = in.Announcements[1:], time.Now().Add(time.Second)
 	s.intent.Announcements[0], s.intent.Announcements[1] = s.intent.Announcements[1], s.intent.Announcements[0]
-	s.again(t.Context())
+	s.retry()
 	f.did()
 	if err := s.accept(t.Context(), in2); err == nil || strings.Count(err.Error(), "stays") != 1 {
 		t.Errorf("withdrawal: %v", err)
@@ -70,6 +70,7 @@ func TestSeveralServers(t *testing.T) {
 		t.Errorf("taken from one peer only: did %s", did)
 	}
 	f.fault = nil
+	s.retry()
 	if err := s.accept(t.Context(), both); err != nil || len(s.intent.Announcements) != 0 {
 		t.Errorf("withdrawn: %v, %+v", err, s.intent.Announcements)
 	}

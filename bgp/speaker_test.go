@@ -162,7 +162,7 @@ func TestLeaseRunsOut(t *testing.T) {
 		t.Errorf("after the lease: %s left, expired %v", st.LeaseLeft, st.Expired)
 	}
 	for _, a := range st.Announcements {
-		if !a.Degrade || !strings.HasPrefix(string(a.Reason), "lease expired: edged has not renewed for ") {
+		if !a.Degrade || !strings.HasPrefix(string(a.Reason), "lease expired: edged has not renewed since ") {
 			t.Errorf("after the lease: %s degrade %v, reason %q", a.Net, a.Degrade, a.Reason)
 		}
 	}

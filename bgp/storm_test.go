@@ -199,7 +199,7 @@ func TestGarbage(t *testing.T) {
 	p := peerN(1)
 	p.Passive = true
 	in := intentOf(p, peerN(2))
-	in.Speaker.Listen = 179
+	in.Speaker.Listen, in.Speaker.Lease = 179, time.Hour // a busy machine takes its time
 	s.set(in)
 	s.established("r2")
 	steady.has(net4, normal4)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,7 +41,7 @@ func TestLease(t *testing.T) {
 			t.Errorf("after %s: left %s, first %v, expired %v; want %+v", c.after, left, first, l.expired, c)
 		}
 	}
-	if r := l.reason(at(6 * time.Second)); r != "lease expired: edged has not renewed for 6s" {
+	if r := l.reason(); r != "lease expired: edged has not renewed since 1970-01-01 00:16:40 UTC" {
 		t.Errorf("reason %q", r)
 	}
 	if l.renew(at(7*time.Second), time.Second); l.expired || l.left(at(7*time.Second)) != time.Second {
@@ -77,19 +78,19 @@ func TestSetEndsWithItsCaller(t *testing.T) {
 		s := New(Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := s.Set(ctx, goodIntent()); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.Set(ctx, goodIntent(), ""); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Set before Run: %v", err)
 		}
 		bad := goodIntent()
 		bad.Speaker.ASN = 0
-		if _, err := s.Set(ctx, bad); !errors.Is(err, ErrInvalid) {
+		if _, err := s.Set(ctx, bad, ""); !errors.Is(err, ErrInvalid) {
 			t.Errorf("Set of an intent that is not valid: %v", err)
 		}
 		run, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- s.Run(run) }()
 		<-s.Ready()
-		if st, err := s.State(t.Context()); err != nil || st.Started.IsZero() || st.LeaseLeft != 0 || st.Expired {
+		if st, err := s.State(t.Context(), ""); err != nil || st.Started.IsZero() || st.LeaseLeft != 0 || st.Expired {
 			t.Errorf("State of an idle speaker: %+v, %v", st, err)
 		}
 		time.Sleep(3 * time.Hour) // virtual: the idle loop turns now and then
@@ -97,7 +98,7 @@ func TestSetEndsWithItsCaller(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		if _, err := s.State(t.Context()); !errors.Is(err, errStopped) {
+		if _, err := s.State(t.Context(), ""); !errors.Is(err, errStopped) {
 			t.Errorf("State after Run: %v", err)
 		}
 	})
@@ -174,6 +175,66 @@ func TestReplaceFile(t *testing.T) {
 	if list, _ := os.ReadDir(dir); len(list) != 1 {
 		t.Errorf("left behind: %v", list)
 	}
+}
+
+// TestKeep: an intent that cannot be kept is shown, tried again each second, and
+// shown no more once it is.
+func TestKeep(t *testing.T) {
+	dir := tinyDisk(t)
+	f := &faulty{}
+	s := f.unstarted()
+	s.keep.path = filepath.Join(dir, "state")
+	f.spare(s, "")
+	in := plainIntent()
+	if err := s.accept(t.Context(), in); err != nil || s.state().KeepErr != "" {
+		t.Fatalf("kept: %v, %q", err, s.keep.err)
+	}
+	kept, err := os.ReadFile(s.keep.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	in.Generation++
+	want := "write state file " + s.keep.path + ": no space left on device"
+	if err := s.accept(t.Context(), in); err != nil || s.state().KeepErr != want || s.untilWake() > retryPause || s.renewal == "" {
+		t.Errorf("on a full disk: %v, %q", err, s.keep.err)
+	}
+	if err := s.retry(); err != nil || s.state().KeepErr != want {
+		t.Errorf("on a full disk still: %v, %q", err, s.keep.err)
+	}
+	if b, err := os.ReadFile(s.keep.path); err != nil || string(b) != string(kept) {
+		t.Errorf("the old file is spoilt: %v", err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.retry(); err != nil || s.state().KeepErr != "" || s.untilWake() < retryPause {
+		t.Errorf("with room again: %v, %q", err, s.keep.err)
+	}
+	if k, err := load(s.keep.path); err != nil || k.Intent.Generation != in.Generation {
+		t.Errorf("kept: %v, %+v", err, k.Intent)
+	}
+	if list, _ := os.ReadDir(dir); len(list) != 1 {
+		t.Errorf("left behind: %v", list)
+	}
+}
+
+// tinyDisk is a file system of 64 KiB.
+func tinyDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // FuzzKept: a state file is refused, or it holds a valid intent of this boot.

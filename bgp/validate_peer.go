@@ -28,7 +28,7 @@ func (f *faults) peers(s edge.Speaker) {
 		f.addf("speaker: %d peers are more than %d", len(s.Peers), edge.MaxPeers)
 		return
 	}
-	ids, addrs := map[edge.PeerID]bool{}, map[netip.Addr]bool{}
+	ids, places, addrs := map[edge.PeerID]bool{}, map[place]bool{}, map[netip.Addr]bool{}
 	for i, p := range s.Peers {
 		where := fmt.Sprintf("peer %d (%q)", i+1, p.ID)
 		if p.ID == "" {
@@ -37,12 +37,40 @@ func (f *faults) peers(s edge.Speaker) {
 		if ids[p.ID] {
 			f.addf("%s: second peer with this id", where)
 		}
-		if addrs[p.Addr] {
-			f.addf("%s: second peer with address %s", where, p.Addr)
+		at := placeOf(p)
+		switch {
+		case places[at]:
+			f.addf("%s: second peer with %s", where, at)
+		case addrs[p.Addr]: // the name of the peer to all that follows
+			f.addf("%s: second peer with address %s: write it with the zone %s", where, p.Addr, p.Interface)
 		}
-		ids[p.ID], addrs[p.Addr] = true, true
+		ids[p.ID], places[at], addrs[p.Addr] = true, true, true
 		f.peer(where, s, p)
 	}
+}
+
+// place is where a peer is: what no two peers have in common.
+type place struct {
+	addr netip.Addr // without a zone
+	link string     // of a link-local address, which many routers have on every link
+}
+
+// scoped says that a is an address of a link. Not of IPv4: the kernel routes its
+// link-local addresses as any others.
+func scoped(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
+
+func placeOf(p edge.Peer) place {
+	if scoped(p.Addr) {
+		return place{p.Addr.WithZone(""), p.Interface}
+	}
+	return place{addr: p.Addr}
+}
+
+func (at place) String() string {
+	if at.link == "" {
+		return "address " + at.addr.String()
+	}
+	return fmt.Sprintf("address %s on interface %s", at.addr, at.link)
 }
 
 func (f *faults) peer(where string, s edge.Speaker, p edge.Peer) {
@@ -62,14 +90,21 @@ func (f *faults) peer(where string, s edge.Speaker, p edge.Peer) {
 }
 
 func (f *faults) addresses(where string, p edge.Peer) {
-	if !edge.IsHost(p.Addr) {
-		f.addf("%s: address %q is not a unicast address without zone", where, p.Addr)
+	bare, zone := p.Addr.WithZone(""), p.Addr.Zone()
+	switch {
+	case !edge.IsHost(bare):
+		f.addf("%s: address %q is not a unicast address", where, p.Addr)
+	case zone != "" && (!scoped(bare) || zone != p.Interface):
+		f.addf("%s: address %s: a zone is the interface (%q) of a link-local IPv6 address: write it without zone", where, p.Addr, p.Interface)
+	case scoped(bare) && p.Interface == "":
+		f.addf("%s: address %s is link-local: set interface to the one that it is on", where, p.Addr)
+		// One without a zone is from an edged that did not know them.
 	}
-	if p.LocalAddr.IsValid() && (!edge.IsHost(p.LocalAddr) || p.LocalAddr.Is4() != p.Addr.Is4() || p.LocalAddr == p.Addr) {
+	if p.LocalAddr.IsValid() && (!edge.IsHost(p.LocalAddr) || p.LocalAddr.Is4() != p.Addr.Is4() || p.LocalAddr == bare) {
 		f.addf("%s: local address %s is not an address of ours of the family of %s", where, p.LocalAddr, p.Addr)
 	}
-	if p.Addr.Is6() && p.Addr.IsLinkLocalUnicast() && p.Interface == "" {
-		f.addf("%s: address %s is link-local: set interface to the one that it is on", where, p.Addr)
+	if scoped(bare) && p.Multihop > 0 {
+		f.addf("%s: multihop %d to %s, which is link-local: one hop away: take multihop away", where, p.Multihop, p.Addr)
 	}
 	if len(p.Interface) > maxInterface || strings.ContainsAny(p.Interface, "/ \x00\t\n") || p.Interface == "." || p.Interface == ".." {
 		f.addf("%s: interface %q is not the name of an interface: it has at most %d bytes, no slash and no space", where, p.Interface, maxInterface)

@@ -20,13 +20,27 @@ func TestValidatePeer(t *testing.T) {
 		change func(*edge.Peer)
 		want   string // empty: valid
 	}{
-		"ttl security":         {func(p *edge.Peer) { p.Multihop, p.TTLSecurity = 0, 254 }, ""},
-		"ttl security above":   {func(p *edge.Peer) { p.Multihop, p.TTLSecurity = 0, 255 }, "ttl security 255 is not 0 to 254"},
-		"ttl security below":   {func(p *edge.Peer) { p.TTLSecurity = -1 }, "ttl security -1"},
-		"ttl and multihop":     {func(p *edge.Peer) { p.TTLSecurity = 1 }, "both ttl security and multihop"},
-		"ttl inside":           {func(p *edge.Peer) { p.ASN, p.Multihop, p.TTLSecurity = 64500, 0, 1 }, ""},
-		"link-local":           {func(p *edge.Peer) { p.Addr, p.LocalAddr, p.Interface = addr("fe80::1"), netip.Addr{}, "eth0" }, ""},
-		"link-local nowhere":   {func(p *edge.Peer) { p.Addr, p.LocalAddr = addr("fe80::1"), netip.Addr{} }, "set interface"},
+		"ttl security":       {func(p *edge.Peer) { p.Multihop, p.TTLSecurity = 0, 254 }, ""},
+		"ttl security above": {func(p *edge.Peer) { p.Multihop, p.TTLSecurity = 0, 255 }, "ttl security 255 is not 0 to 254"},
+		"ttl security below": {func(p *edge.Peer) { p.TTLSecurity = -1 }, "ttl security -1"},
+		"ttl and multihop":   {func(p *edge.Peer) { p.TTLSecurity = 1 }, "both ttl security and multihop"},
+		"ttl inside":         {func(p *edge.Peer) { p.ASN, p.Multihop, p.TTLSecurity = 64500, 0, 1 }, ""},
+		"link-local": {func(p *edge.Peer) {
+			p.Addr, p.LocalAddr, p.Interface, p.Multihop = addr("fe80::1"), netip.Addr{}, "eth0", 0
+		}, ""},
+		"link-local nowhere": {func(p *edge.Peer) { p.Addr, p.LocalAddr = addr("fe80::1"), netip.Addr{} }, "set interface"},
+		"link-local zone": {func(p *edge.Peer) {
+			p.Addr, p.LocalAddr, p.Interface, p.Multihop = addr("fe80::1%eth0"), netip.Addr{}, "eth0", 0
+		}, ""},
+		"link-local other": {func(p *edge.Peer) {
+			p.Addr, p.LocalAddr, p.Interface, p.Multihop = addr("fe80::1%eth0"), netip.Addr{}, "eth1", 0
+		}, `the interface ("eth1")`},
+		"link-local zone only": {func(p *edge.Peer) { p.Addr, p.LocalAddr, p.Multihop = addr("fe80::1%eth0"), netip.Addr{}, 0 }, "without zone"},
+		"link-local own": {func(p *edge.Peer) {
+			p.Addr, p.LocalAddr, p.Interface, p.Multihop = addr("fe80::1%eth0"), addr("fe80::1"), "eth0", 0
+		}, "local address fe80::1 is not"},
+		"link-local far":       {func(p *edge.Peer) { p.Addr, p.LocalAddr, p.Interface = addr("fe80::1%eth0"), netip.Addr{}, "eth0" }, "multihop 2"},
+		"zone":                 {func(p *edge.Peer) { p.Addr, p.LocalAddr, p.Interface = addr("fd00::1%eth0"), netip.Addr{}, "eth0" }, "without zone"},
 		"interface long":       {func(p *edge.Peer) { p.Interface = strings.Repeat("x", 16) }, "is not the name of an interface"},
 		"interface slash":      {func(p *edge.Peer) { p.Interface = "a/b" }, "is not the name of an interface"},
 		"restart":              {func(p *edge.Peer) { p.RestartTime = 4095 * time.Second }, ""},
@@ -80,6 +94,31 @@ func TestValidatePeer(t *testing.T) {
 		c.change(&in.Speaker)
 		if err := validate(in); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestValidatePlaces: one link-local address may be that of a router on each link.
+func TestValidatePlaces(t *testing.T) {
+	for _, c := range []struct{ first, on, second, over, want string }{
+		{"fe80::1%eth0", "eth0", "fe80::1%eth1", "eth1", ""},
+		{"fe80::1", "eth0", "fe80::1%eth1", "eth1", ""},
+		{"fe80::1", "eth0", "fe80::1%eth0", "eth0", "second peer with address fe80::1 on interface eth0"},
+		{"fe80::1", "eth0", "fe80::1", "eth0", "second peer with address fe80::1 on interface eth0"},
+		{"fe80::1", "eth0", "fe80::1", "eth1", "write it with the zone eth1"},
+		{"fd00::1", "eth0", "fd00::1", "eth1", "second peer with address fd00::1"},
+		{"169.254.0.1", "eth0", "169.254.0.1", "eth1", "second peer with address 169.254.0.1"},
+	} {
+		in := goodIntent()
+		one := in.Speaker.Peers[0]
+		one.LocalAddr, one.Multihop, one.BFD = netip.Addr{}, 0, nil
+		two := one
+		two.ID = "second"
+		one.Addr, one.Interface = netip.MustParseAddr(c.first), c.on
+		two.Addr, two.Interface = netip.MustParseAddr(c.second), c.over
+		in.Speaker.Peers = []edge.Peer{one, two}
+		if err := validate(in); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s on %s, %s on %s: %v, want %q", c.first, c.on, c.second, c.over, err, c.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 // ErrForgotten matches the error of an intent that was refused because it
 // neither announces nor withdraws a prefix that is announced.
 var ErrForgotten = errors.New("intent is refused, nothing is withdrawn by being forgotten")
+
+var errNotTried = fmt.Errorf("not tried: %w", errSilent)
 
 // maxNamed bounds how many prefixes an error names.
 const maxNamed = 20
@@ -84,12 +87,19 @@ func (s *Speaker) withdraw(ctx context.Context, orders []edge.Withdrawal) (stays
 	announced := s.inForce()
 	var errs []error
 	var gone []netip.Prefix
+	silent := false
 	for _, w := range orders {
 		a, ok := announced[w.Net]
 		if !ok {
 			continue
 		}
-		if err := s.leave(ctx, w); err != nil {
+		err := errNotTried
+		if !silent {
+			err = s.leave(ctx, w)
+		}
+		if err != nil {
+			// Each further one would only be waited for as long.
+			silent = silent || errors.Is(err, errSilent)
 			stays = append(stays, a)
 			errs = append(errs, fmt.Errorf("%s stays: %w", w.Net, err))
 			s.log.Error("withdrawal has failed, the prefix stays", "prefix", w.Net, "until", w.Until, "err", err)
@@ -98,8 +108,55 @@ func (s *Speaker) withdraw(ctx context.Context, orders []edge.Withdrawal) (stays
 		gone = append(gone, w.Net)
 		s.verdict.forget(w.Net)
 	}
-	s.engine.confirm(ctx, gone)
+	s.confirm(ctx, gone)
 	return stays, errors.Join(errs...)
+}
+
+// confirm waits for as long as confirmLimit until the routers have been sent the
+// withdrawals: the servers have been told, and their words are on the way. A
+// router that does not read is not waited for any longer; the state shows what it
+// holds.
+func (s *Speaker) confirm(ctx context.Context, gone []netip.Prefix) {
+	if len(gone) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmLimit)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if !s.unmoved(gone) && !holdsAny(s.peers(), gone) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// unmoved says that a peer which held one of the prefixes has been written nothing
+// since: to look at all that the others hold would be work for nothing.
+func (s *Speaker) unmoved(gone []netip.Prefix) bool {
+	if s.engine.link == nil {
+		return false
+	}
+	hub, ok := s.engine.link.sessions.(revisions)
+	if !ok {
+		return false
+	}
+	for addr, l := range s.looks {
+		if l.complete && l.hub == s.engine.link && holdsAny([]edge.PeerState{l.st}, gone) && hub.Revision(addr) == l.liveRev {
+			return true
+		}
+	}
+	return false
+}
+
+func holdsAny(peers []edge.PeerState, nets []netip.Prefix) bool {
+	st := edge.SpeakerState{Peers: peers}
+	return slices.ContainsFunc(nets, func(net netip.Prefix) bool { return st.Holders(net) > 0 })
 }
 
 // leave withdraws one prefix, unless its permit has ended by now, however long
@@ -109,8 +166,8 @@ func (s *Speaker) leave(ctx context.Context, w edge.Withdrawal) error {
 	if now := s.now(); !now.Before(w.Until) {
 		return fmt.Errorf("the permit to withdraw it has ended at %s, and now is %s", w.Until.Format(time.RFC3339Nano), now.Format(time.RFC3339Nano))
 	}
-	if s.engine.hangs() {
-		return fmt.Errorf("not tried: %w", errSilent)
+	if s.engine.silent() {
+		return errNotTried
 	}
-	return s.engine.withdraw(ctx, w.Net)
+	return s.engine.withdraw(ctx, w, s.intent.Speaker.ASN)
 }

@@ -77,7 +77,7 @@ func TestPermitEnds(t *testing.T) {
 		t.Errorf("in force: %+v, lease renewed %s after, failed %v", got, s.lease.renewed.Sub(start), s.failed)
 	}
 	// What stays must be named the next time, and is not touched until then.
-	if err := s.apply(t.Context()); err != nil || f.did() != "" {
+	if err := s.retry(); err != nil || f.did() != "" {
 		t.Errorf("the next attempt: %v", err)
 	}
 	in.Withdraw = nil
@@ -127,7 +127,7 @@ func TestUnsure(t *testing.T) {
 		f := &faulty{}
 		s := speakerOf(t, f)
 		f.fault = func(string) error { return no }
-		if err := s.accept(t.Context(), ordered(plainIntent(), p4)); !errors.Is(err, no) || !s.failed {
+		if err := s.accept(t.Context(), ordered(plainIntent(), p4)); !errors.Is(err, no) || s.engine.trouble() == nil {
 			t.Errorf("withdrawal: %v", err)
 		}
 		f.did()
@@ -138,7 +138,7 @@ func TestUnsure(t *testing.T) {
 			}
 		}
 		f.fault = nil
-		if err := s.accept(t.Context(), plainIntent()); err != nil || f.did() != "add 198.51.100.0/24" || s.failed {
+		if err := s.accept(t.Context(), plainIntent()); err != nil || f.did() != "add 198.51.100.0/24" || s.engine.trouble() != nil {
 			t.Errorf("announced again: %v", err)
 		}
 		if err := s.accept(t.Context(), plainIntent()); err != nil || f.did() != "" {
@@ -151,10 +151,14 @@ func TestUnsure(t *testing.T) {
 		f.fault = func(string) error { return context.DeadlineExceeded }
 		in := ordered(plainIntent(), p4)
 		in.Announcements[0].Normal.MED = 7
-		if err := s.accept(t.Context(), in); err == nil || f.did() != "delete 198.51.100.0/24" {
+		if err := s.accept(t.Context(), in); err == nil || f.did() != "delete 198.51.100.0/24, list" {
 			t.Errorf("withdrawal: %v", err)
 		}
 		f.fault = nil
+		if err := s.retry(); err != nil {
+			t.Errorf("the next attempt: %v", err)
+		}
+		f.did()
 		if err := s.accept(t.Context(), in); err != nil || !strings.HasPrefix(f.did(), "delete 198.51.100.0/24") || len(s.intent.Announcements) != 1 {
 			t.Errorf("withdrawn again: %v", err)
 		}
@@ -176,33 +180,51 @@ func TestUnsure(t *testing.T) {
 	})
 }
 
-// TestServerHangs: once the server does not answer, the rest is not waited for,
-// and nothing that was not withdrawn is lost.
+// TestServerHangs: a server that does not answer is not waited for longer than its
+// caller does, the rest is not tried, and nothing that was not withdrawn is lost.
 func TestServerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &faulty{}
 		s := speakerOf(t, f)
 		release := make(chan struct{})
 		f.fault = func(string) error { <-release; return nil }
-		start := time.Now()
 		in := ordered(ordered(plainIntent(), p4), p6)
 		for i := range in.Withdraw {
-			in.Withdraw[i].Until = start.Add(time.Hour)
+			in.Withdraw[i].Until = time.Now().Add(time.Hour)
 		}
-		err := s.accept(t.Context(), in)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2001:db8::/32 stays: not tried") {
-			t.Errorf("withdrawals: %v", err)
+		try := func(limit time.Duration) {
+			t.Helper()
+			start := time.Now()
+			err := s.accept(t.Context(), in)
+			if !errors.Is(err, errSilent) || !strings.Contains(err.Error(), "198.51.100.0/24 stays: ") || !strings.Contains(err.Error(), "2001:db8::/32 stays: not tried") {
+				t.Errorf("withdrawals: %v", err)
+			}
+			if took := time.Since(start); took != limit || len(s.intent.Announcements) != 2 || s.renewal != "" {
+				t.Errorf("after %s: %+v", took, s.intent)
+			}
 		}
-		// One withdrawal; what stays is not even tried to be announced.
-		if took := time.Since(start); took != callLimit || len(s.intent.Announcements) != 2 || !s.failed {
-			t.Errorf("after %s: %+v", took, s.intent)
+		try(withdrawLimit + patience)
+		if st := s.state().Peers[0]; st.Pending == 0 {
+			t.Errorf("while it hangs: %+v", st)
 		}
+		time.Sleep(2 * callLimit)
+		if st := s.state().Peers[0]; st.LastErr != errSilent.Error() || st.Pending == 0 || s.untilWake() > retryPause {
+			t.Errorf("when it is known to hang: %+v", st)
+		}
+		try(patience) // at once, but for the second attempt to announce
 		close(release)
 		synctest.Wait()
-		f.did()
-		s.tick(t.Context())
-		if f.did() != "add 198.51.100.0/24" || s.failed {
-			t.Error("the next attempt")
+		if did := f.did(); !strings.HasSuffix(did, "list, add 198.51.100.0/24") {
+			t.Errorf("as soon as it answers: did %s", did)
+		}
+		if err := s.retry(); err != nil || f.did() != "" {
+			t.Errorf("the next attempt: %v", err)
+		}
+		if st := s.state().Peers[0]; st.LastErr != "" || st.Pending != 0 || s.untilWake() < retryPause {
+			t.Errorf("when it answers again: %+v", st)
+		}
+		if err := s.accept(t.Context(), in); err != nil || f.did() != "delete 198.51.100.0/24, delete 2001:db8::/32" {
+			t.Errorf("ordered again: %v", err)
 		}
 	})
 }

@@ -17,7 +17,7 @@ type wanted struct{ given, normal Config }
 // valid returns the valid configs by their ids, and what is wrong with the
 // others.
 func valid(want []Config) (map[id]wanted, error) {
-	out := map[id]wanted{}
+	out, names := map[id]wanted{}, map[netip.Addr]bool{}
 	var errs []error
 	for _, c := range want {
 		if err := c.Validate(); err != nil {
@@ -29,6 +29,11 @@ func valid(want []Config) (map[id]wanted, error) {
 			errs = append(errs, fmt.Errorf("bfd to %s: the peer is named twice", c.Peer))
 			continue
 		}
+		if names[c.Peer] { // of two links: nobody could tell their Status apart
+			errs = append(errs, fmt.Errorf("bfd to %s: the peer is named twice: write the interface %s as its zone", c.Peer, n.Interface))
+			continue
+		}
+		names[c.Peer] = true
 		out[n.id()] = wanted{c, n}
 	}
 	return out, errors.Join(errs...)

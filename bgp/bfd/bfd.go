@@ -100,12 +100,13 @@ func (d Diag) String() string {
 	return fmt.Sprintf("diagnostic %d", uint8(d))
 }
 
-// Config is what one session is to be. Peer is its key. Of the other fields
-// the timers, the multiplier, MinTTL and AdminDown change without a flap; a
-// new Local, Interface or Multihop makes a new session.
+// Config is what one session is to be. Peer is its key, together with the link if
+// it is link-local. Of the other fields the timers, the multiplier, MinTTL and
+// AdminDown change without a flap; a new Local, Interface or Multihop makes a new
+// session.
 type Config struct {
 	// Peer is the address of the far end. If it is link-local, Interface or its
-	// zone names the link.
+	// zone names the link; with its zone, two peers may have one address.
 	Peer netip.Addr
 	// Local is the source address, and the only one at which packets are taken.
 	// The zero value leaves the choice to the kernel; multihop requires it, and

@@ -199,6 +199,14 @@ func (s *session) announce(raw []byte) {
 		s.stop(u, refused)
 		return
 	}
+	if s.hop != nil && len(u.Announced) > 0 {
+		raw = s.hop.apply(raw)
+		u, err = wire.ParseUpdate(raw, remote.FourOctet)
+		if err != nil {
+			p.log.Error("an UPDATE with the next hop of the link cannot be read: it is not sent", "err", err)
+			return
+		}
+	}
 	if !s.send(raw) {
 		return
 	}
@@ -259,7 +267,8 @@ const (
 
 // describe adds to st what the session knows. p.mu is held.
 func (s *session) describe(st *State) {
-	st.Local = s.conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	local := s.conn.LocalAddr().(*net.TCPAddr).AddrPort()
+	st.Local = netip.AddrPortFrom(zoned(local.Addr(), s.p.c.Peer), local.Port())
 	st.Ours = s.ours
 	if s.state >= openconfirm {
 		st.Remote = s.remote
@@ -287,7 +296,7 @@ func (s *session) describe(st *State) {
 
 // held is how the router holds a prefix.
 func held(prefix netip.Prefix, path wire.Path, c Config) edge.HeldPrefix {
-	h := edge.HeldPrefix{Net: prefix, NextHop: path.NextHop}
+	h := edge.HeldPrefix{Net: prefix, NextHop: zoned(path.NextHop, c.Peer)}
 	for _, as := range path.ASPath {
 		if as == c.ASN {
 			h.Prepend++

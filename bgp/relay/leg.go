@@ -135,6 +135,7 @@ func (s *session) join(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, legReturn)
 	defer cancel()
 	p.await(ctx, func() bool { return p.leg != nil || s.state == over })
+	hop := newLinkHop(s)
 	p.mu.Lock()
 	if s.state != openconfirm {
 		p.mu.Unlock()
@@ -147,6 +148,7 @@ func (s *session) join(ctx context.Context) bool {
 		return false
 	}
 	p.leg, l.session = nil, s
+	s.hop = hop
 	s.leg, s.state = l, established
 	p.greeted, p.lost = true, ""
 	open := forServer(s.ours, s.remote)

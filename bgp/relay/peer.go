@@ -19,8 +19,14 @@ const defaultLimit = 1000
 // peer is one router: at most one connection that we have dialled, one that it
 // has, and one to its GoBGP.
 type peer struct {
-	h       *Hub
-	addr    netip.Addr // Peer.Addr
+	h    *Hub
+	addr netip.Addr // Peer.Addr
+	// What of the Config tells its connections from others', and does not change:
+	// the address without a zone, the interface it is bound to or is on (empty:
+	// none), the TCP MD5 key.
+	bare    netip.Addr
+	link    string
+	key     string
 	log     *slog.Logger
 	accepts chan *net.TCPConn
 	gone    chan farewell // Remove has been called
@@ -62,7 +68,8 @@ type farewell struct {
 
 func newPeer(h *Hub, c Config) *peer {
 	return &peer{
-		h: h, c: c, addr: c.Peer.Addr, log: h.o.Log.With("peer", c.Peer.ID, "address", c.Peer.Addr),
+		h: h, c: c, addr: c.Peer.Addr, bare: c.Peer.Addr.WithZone(""), link: device(c.Peer), key: c.Key,
+		log:     h.o.Log.With("peer", c.Peer.ID, "address", c.Peer.Addr),
 		accepts: make(chan *net.TCPConn, 4), gone: make(chan farewell, 1), done: make(chan struct{}),
 		changed: make(chan struct{}), word: "idle", since: h.o.Now(),
 	}

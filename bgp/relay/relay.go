@@ -1,7 +1,8 @@
 // Package relay stands between each router and the GoBGP server of that peer.
 //
 // It owns the TCP connections to the routers: dialling and listening, TCP MD5,
-// TTL security, source, interface. It does the opening of a session and the
+// TTL security, source, interface. A router is known by its address, and by the
+// interface where that is link-local: many have fe80::1 on every link. It does the opening of a session and the
 // resolution of collisions itself (RFC 4271 section 6.8), and joins an
 // established session to the server's connection on loopback. From a router
 // only an OPEN that it has written anew, KEEPALIVE, NOTIFICATION, a plain
@@ -48,6 +49,8 @@ type Options struct {
 
 // Config is one peer.
 type Config struct {
+	// Peer has the Interface or the zone of Addr, or both alike, if Addr is a
+	// link-local one of IPv6.
 	Peer edge.Peer
 	// ASN and RouterID are ours.
 	ASN      uint32
@@ -86,8 +89,8 @@ type State struct {
 	// stays after a recovery, and is empty if there never was a reason.
 	LastErr   string
 	LastErrAt time.Time
-	// Local is our end, Remote and Ours are the OPENs of the session; zero while
-	// there is none.
+	// Local is our end, with a zone if it is link-local; Remote and Ours are the
+	// OPENs of the session; zero while there is none.
 	Local  netip.AddrPort
 	Remote wire.Open
 	Ours   wire.Open
@@ -122,8 +125,11 @@ type Hub struct {
 
 	mu        sync.Mutex
 	peers     map[netip.Addr]*peer
-	listeners []*listener
-	strangers uint64
+	listeners []*listener          // for all peers; they stay while Run runs
+	links     map[string]*listener // by interface
+	troubles  map[string]string    // why there is none on an interface
+	refusals  Refusals
+	noted     time.Time // when a peer was last told of a refusal
 }
 
 // New returns a Hub without peers, which does nothing before Run.
@@ -134,7 +140,7 @@ func New(o Options) *Hub {
 	return &Hub{
 		o: o, inside: func(f func()) { f() },
 		ready: make(chan struct{}), done: make(chan struct{}), start: make(chan *peer),
-		peers: map[netip.Addr]*peer{},
+		peers: map[netip.Addr]*peer{}, links: map[string]*listener{}, troubles: map[string]string{},
 	}
 }
 
@@ -160,21 +166,25 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.listeners = listeners
 	h.mu.Unlock()
 	var wg sync.WaitGroup
+	serve := func(l *listener) { wg.Go(func() { h.accept(l) }) }
 	for _, l := range listeners {
-		wg.Go(func() { h.accept(l) })
+		serve(l)
 	}
 	close(h.ready)
+	tick := time.NewTicker(tendPause)
+	defer tick.Stop()
 	for running := true; running; {
 		select {
 		case p := <-h.start:
+			h.tend(serve)
 			wg.Go(func() { p.run(ctx) })
+		case <-tick.C:
+			h.tend(serve)
 		case <-ctx.Done():
 			running = false
 		}
 	}
-	for _, l := range listeners {
-		l.Close()
-	}
+	h.deafen()
 	wg.Wait()
 	return nil
 }
@@ -189,8 +199,15 @@ func (h *Hub) Add(c Config) error {
 	default:
 		return errors.New("the relay is not ready")
 	}
-	if a := c.Peer.Addr; !a.IsValid() || a.Is4In6() || !c.Server.Addr().Is4() {
+	a := c.Peer.Addr
+	if !a.IsValid() || a.Is4In6() || !c.Server.Addr().Is4() {
 		return fmt.Errorf("peer %q: address %s or server %s is none", c.Peer.ID, a, c.Server)
+	}
+	switch zone, link := a.Zone(), c.Peer.Interface; {
+	case linkLocal(a) && zone == "" && link == "":
+		return fmt.Errorf("peer %q: address %s is link-local, and no interface is given", c.Peer.ID, a)
+	case zone != "" && (!linkLocal(a) || link != "" && link != zone):
+		return fmt.Errorf("peer %q: the zone of address %s is not the interface %q of a link-local address", c.Peer.ID, a, link)
 	}
 	if err := testKeys(c); err != nil {
 		return err
@@ -214,21 +231,15 @@ func (h *Hub) Add(c Config) error {
 func (h *Hub) register(p *peer) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.peers[p.addr] != nil {
-		return fmt.Errorf("there is a peer %s already", p.addr)
-	}
-	bare := p.addr.WithZone("")
-	for _, other := range h.peers {
-		// The kernel tells keys apart by address alone.
-		if other.addr.WithZone("") == bare && other.config().Key != p.c.Key {
-			return fmt.Errorf("peer %s has another TCP MD5 key: one address can have one key only", other.addr)
+	for _, o := range h.peers {
+		if o.bare == p.bare && (o.link == p.link || !linkLocal(p.bare)) {
+			return fmt.Errorf("there is a peer %s already", p.addr)
 		}
 	}
-	if p.c.Key != "" {
-		if l := h.listener(bare); l != nil {
-			if err := l.setKey(bare, p.c.Key); err != nil {
-				return fmt.Errorf("install TCP MD5 key on the listening socket: %w", err)
-			}
+	for _, l := range h.ears() {
+		if err := l.learn(p); err != nil {
+			h.unlearn(p)
+			return err
 		}
 	}
 	h.peers[p.addr] = p
@@ -244,19 +255,18 @@ func (h *Hub) unregister(p *peer) bool {
 		return false
 	}
 	delete(h.peers, p.addr)
-	bare := p.addr.WithZone("")
-	for _, other := range h.peers {
-		if other.addr.WithZone("") == bare {
-			bare = netip.Addr{} // still in use
-		}
-	}
-	if l := h.listener(bare); l != nil && p.c.Key != "" {
-		if err := l.setKey(bare, ""); err != nil && !h.ended() {
+	h.unlearn(p)
+	h.tune()
+	return true
+}
+
+// unlearn takes the key of p off the listeners. h.mu is held.
+func (h *Hub) unlearn(p *peer) {
+	for _, l := range h.ears() {
+		if err := l.forget(p); err != nil && !h.ended() {
 			h.o.Log.Error("remove TCP MD5 key", "peer", p.addr, "err", err)
 		}
 	}
-	h.tune()
-	return true
 }
 
 func (h *Hub) ended() bool {
@@ -319,12 +329,4 @@ func (h *Hub) State(addr netip.Addr) (State, bool) {
 		return State{}, false
 	}
 	return p.state(), true
-}
-
-// Strangers is how many connections came from addresses of no peer. They were
-// closed at once.
-func (h *Hub) Strangers() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.strangers
 }

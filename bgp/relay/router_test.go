@@ -131,14 +131,24 @@ type frr struct {
 // are further lines, each after "neighbor ADDRESS".
 func newFRR(t testing.TB, r *rig, n int, id string, session ...string) *frr {
 	t.Helper()
-	f := &frr{t: t, ns: newSpace(t)}
-	link(t, r.ns, f.ns, n)
+	ns := newSpace(t)
+	link(t, r.ns, ns, n)
+	return newFRRIn(t, ns, n, id, fmt.Sprintf("10.0.%d.1", n), session...)
+}
+
+// newFRRIn starts an FRR in a namespace that is linked already; remote is our
+// address.
+func newFRRIn(t testing.TB, ns *space, n int, id, remote string, session ...string) *frr {
+	t.Helper()
+	f := &frr{t: t, ns: ns}
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "log stdout\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n bgp log-neighbor-changes\n", 65100+n, id)
 	for _, line := range append([]string{"remote-as 4200000001", "timers 3 9", "timers connect 1"}, session...) {
-		fmt.Fprintf(&conf, " neighbor 10.0.%d.1 %s\n", n, line)
+		fmt.Fprintf(&conf, " neighbor %s %s\n", remote, line)
 	}
-	fmt.Fprintf(&conf, " address-family ipv6 unicast\n  neighbor 10.0.%d.1 activate\n exit-address-family\n", n)
+	for _, family := range []string{"ipv4", "ipv6"} {
+		fmt.Fprintf(&conf, " address-family %s unicast\n  neighbor %s activate\n exit-address-family\n", family, remote)
+	}
 	f.dir = bgptest.FRRDir(t, map[string]string{"bgpd": conf.String()})
 	for _, d := range []string{"zebra", "bgpd"} {
 		f.log = f.ns.StartFRR(t, d, bgptest.Daemon{Dir: f.dir})

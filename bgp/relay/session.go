@@ -62,6 +62,7 @@ type session struct {
 	default4     bool
 	default6     bool
 	notSent      map[netip.Prefix]string
+	hop          *linkHop // set before it is established; nil: not link-local
 
 	// Only the reader has these.
 	fed       time.Time            // when GoBGP was last handed a KEEPALIVE

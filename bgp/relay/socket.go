@@ -42,12 +42,25 @@ func ttls(c Config) (ttl, least int) {
 	return 1, 0
 }
 
+// linkLocal says that a means nothing without an interface (RFC 4007). Not of
+// IPv4: the kernel routes its link-local addresses as any others.
+func linkLocal(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }
+
 // device is the interface that the session is bound to; empty: none.
 func device(p edge.Peer) string {
 	if p.Interface != "" {
 		return p.Interface
 	}
 	return p.Addr.Zone()
+}
+
+// zoned is a with the interface of the peer, if it is link-local. Go's own name
+// of a zone comes from a table that may be out of date.
+func zoned(a netip.Addr, p edge.Peer) netip.Addr {
+	if linkLocal(a) {
+		return a.WithZone(device(p))
+	}
+	return a
 }
 
 // optionError is a socket option that could not be set.
@@ -204,7 +217,7 @@ func dialFailure(c Config, err error) string {
 	if errors.Is(err, unix.EADDRNOTAVAIL) && c.Peer.LocalAddr.IsValid() {
 		what = fmt.Sprintf("the local address %s is not on this box", c.Peer.LocalAddr)
 	}
-	return fmt.Sprintf("connect %s: %s", netip.AddrPortFrom(c.Peer.Addr, bgpPort), what)
+	return fmt.Sprintf("connect %s: %s", netip.AddrPortFrom(zoned(c.Peer.Addr, c.Peer), bgpPort), what)
 }
 
 // cause is the kernel's word for err, without the addresses that Go puts before

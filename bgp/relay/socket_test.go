@@ -257,16 +257,26 @@ func TestLinkLocal(t *testing.T) {
 	p.Addr, p.LocalAddr = netip.MustParseAddr("fe80::2"), netip.MustParseAddr("fe80::1")
 	p.Interface = "v1"
 	q.Addr, q.Passive = netip.MustParseAddr("fe80::2%v2"), true
-	r.add(p)
-	r.add(q)
+	g, h := r.add(p), r.add(q)
 	// The interface comes later.
 	r.until(p, 5*time.Second, "", "bind to interface v1: no such device")
-	newBird(t, r, 1, birdOptions{local: "fe80::2", remote: "fe80::1", session: `interface "v1"; passive;`})
-	newBird(t, r, 2, birdOptions{local: "fe80::2", remote: "fe80::1", session: `interface "v2";`})
+	b := newBird(t, r, 1, birdOptions{local: "fe80::2", remote: "fe80::1", session: `interface "v1"; passive;`})
+	c := newBird(t, r, 2, birdOptions{local: "fe80::2", remote: "fe80::1", session: `interface "v2";`})
 	r.established(p)
 	r.established(q)
 	if r.state(p).Remote.ASN != 65101 || r.state(q).Remote.ASN != 65102 {
 		t.Error("the routers were taken for each other")
+	}
+	// A next hop of the link goes with our own address, any other is replaced.
+	g.announce(plain6)
+	h.announce(plain6)
+	b.has(net6, "BGP.next_hop: fd00:1::1 fe80::1\n")
+	c.has(net6, "BGP.next_hop: :: fe80::1\n")
+	if hop := r.holds(p, net6).Held[0].NextHop; hop != netip.MustParseAddr("fd00:1::1") {
+		t.Errorf("the next hop on the link is %s", hop)
+	}
+	if hop := r.holds(q, net6).Held[0].NextHop; hop != netip.MustParseAddr("fe80::1%v2") {
+		t.Errorf("the next hop elsewhere is %s", hop)
 	}
 }
 

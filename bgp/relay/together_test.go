@@ -122,8 +122,8 @@ func TestStrangers(t *testing.T) {
 		}
 	}
 	eventually(t, time.Second, func() string {
-		if n := r.hub.Strangers(); n != 1 {
-			return fmt.Sprintf("%d strangers", n)
+		if got := r.hub.Refusals(); got.ByReason[unknownAddress] != 1 || got.Last != "a connection from 10.0.1.2 was refused: no peer has this address" {
+			return fmt.Sprintf("%+v", got)
 		}
 		return ""
 	})

@@ -24,6 +24,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime/debug"
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/bgp"
@@ -49,6 +50,9 @@ func main() {
 		log.Error("edgebgp takes no arguments", "got", flag.Args())
 		os.Exit(2)
 	}
+	// The heap is what the routers are to hold, for each of them: hundreds of
+	// megabytes of which little ever changes, so that collecting is cheap.
+	debug.SetGCPercent(50)
 	speaker := bgp.New(bgp.Options{Log: log, StatePath: *state, KeepsForwarding: func() bool {
 		if *pins == "" {
 			return false
@@ -97,18 +101,27 @@ func handler(speaker *bgp.Speaker) http.Handler {
 			socket.Fail(w, http.StatusBadRequest, err)
 			return
 		}
-		st, err := speaker.Set(r.Context(), in)
-		reply(w, st, err)
+		c, err := speaker.Set(r.Context(), in, have(r))
+		reply(w, r, c, err)
+	})
+	mux.HandleFunc("POST /v1/renew", func(w http.ResponseWriter, r *http.Request) {
+		c, err := speaker.Renew(r.Context(), r.URL.Query().Get("intent"), have(r))
+		reply(w, r, c, err)
 	})
 	mux.HandleFunc("GET /v1/state", func(w http.ResponseWriter, r *http.Request) {
-		st, err := speaker.State(r.Context())
-		reply(w, st, err)
+		c, err := speaker.State(r.Context(), have(r))
+		reply(w, r, c, err)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		socket.Fail(w, http.StatusNotFound, fmt.Errorf("%s %s is not served: PUT /v1/intent and GET /v1/state are", r.Method, r.URL.Path))
+		socket.Fail(w, http.StatusNotFound, fmt.Errorf("%s %s is not served: PUT /v1/intent, POST /v1/renew and GET /v1/state are", r.Method, r.URL.Path))
 	})
 	return mux
 }
+
+// have is the version of the state that the caller holds. Without the parameter,
+// even an empty one, it is answered a whole edge.SpeakerState: people and older
+// programs ask so.
+func have(r *http.Request) string { return r.URL.Query().Get("have") }
 
 // read decodes the one JSON value of a body. Unlike socket.Read it ignores keys
 // that it does not know: edgebgp is seldom restarted, so an edged that is newer
@@ -132,9 +145,10 @@ type failure struct {
 	edge.Problem
 }
 
-func reply(w http.ResponseWriter, st edge.SpeakerState, err error) {
-	if err == nil {
-		socket.JSON(w, http.StatusOK, st)
+func reply(w http.ResponseWriter, r *http.Request, c edge.SpeakerChange, err error) {
+	byVersion := r.URL.Query().Has("have")
+	if byVersion && err == nil {
+		socket.JSON(w, http.StatusOK, c)
 		return
 	}
 	code := http.StatusServiceUnavailable
@@ -143,6 +157,20 @@ func reply(w http.ResponseWriter, st edge.SpeakerState, err error) {
 		code = http.StatusBadRequest
 	case errors.Is(err, bgp.ErrForgotten):
 		code = http.StatusConflict
+	case errors.Is(err, bgp.ErrNoRenewal):
+		code = http.StatusPreconditionFailed
 	}
-	socket.JSON(w, code, failure{st, edge.Problem{Error: err.Error()}})
+	if byVersion {
+		socket.Fail(w, code, err)
+		return
+	}
+	st, broken := edge.SpeakerState{}.With(c)
+	switch {
+	case broken != nil:
+		socket.Fail(w, http.StatusInternalServerError, broken)
+	case err != nil:
+		socket.JSON(w, code, failure{st, edge.Problem{Error: err.Error()}})
+	default:
+		socket.JSON(w, http.StatusOK, st)
+	}
 }

@@ -36,6 +36,13 @@ func TestSocket(t *testing.T) {
 	if err := c.Call(t.Context(), "GET", "/v1/state", nil, &st); err != nil || st.Started.IsZero() {
 		t.Errorf("state of an idle speaker: %+v, %v", st, err)
 	}
+	var c1, c2 edge.SpeakerChange
+	if err := c.Call(t.Context(), "GET", "/v1/state?have=", nil, &c1); err != nil || c1.Version == "" || c1.Since != "" {
+		t.Errorf("state by version: %+v, %v", c1, err)
+	}
+	if err := c.Call(t.Context(), "GET", "/v1/state?have="+c1.Version, nil, &c2); err != nil || c2.Version != c1.Version || c2.Since != c1.Version || !c2.Same.Order {
+		t.Errorf("nothing new: %+v, %v", c2, err)
+	}
 	for _, call := range []struct {
 		method, path string
 		in           any
@@ -44,6 +51,9 @@ func TestSocket(t *testing.T) {
 		{"PUT", "/v1/intent", edge.Intent{}, "intent is not valid: speaker: ASN 0 is reserved; speaker: router id"},
 		{"PUT", "/v1/intent", 7, "read body: "},
 		{"PUT", "/v1/intent", map[string]any{"new": 1, "speaker": map[string]any{"new": 2}}, "intent is not valid: speaker: ASN 0"},
+		{"PUT", "/v1/intent?have=", edge.Intent{}, "intent is not valid: speaker: ASN 0 is reserved; speaker: router id"},
+		{"POST", "/v1/renew?have=&intent=" + c1.Version, nil, "that intent is not in force: send it whole"},
+		{"POST", "/v1/renew", nil, "that intent is not in force: send it whole"},
 		{"POST", "/v1/state", nil, "POST /v1/state is not served"},
 		{"GET", "/", nil, "GET / is not served"},
 	} {
@@ -68,12 +78,21 @@ func TestReply(t *testing.T) {
 		{nil, 200, `{"generation":7,`},
 		{fmt.Errorf("%w: x", bgp.ErrInvalid), 400, `"error":"intent is not valid: x"`},
 		{fmt.Errorf("%w: x", bgp.ErrForgotten), 409, `"error":"intent is refused`},
+		{bgp.ErrNoRenewal, 412, `"error":"that intent is not in force`},
 		{errors.New("x"), 503, `"error":"x"`},
 	} {
-		w := httptest.NewRecorder()
-		reply(w, edge.SpeakerState{Generation: 7}, c.err)
-		if got := w.Body.String(); w.Code != c.code || !strings.Contains(got, c.want) || !strings.Contains(got, `"generation":7`) {
-			t.Errorf("%v: %d %s", c.err, w.Code, got)
+		change := edge.SpeakerChange{SpeakerState: edge.SpeakerState{Generation: 7}}
+		for path, beside := range map[string]bool{"/v1/state": true, "/v1/state?have=": c.err == nil} {
+			w := httptest.NewRecorder()
+			reply(w, httptest.NewRequest("GET", path, nil), change, c.err)
+			if got := w.Body.String(); w.Code != c.code || !strings.Contains(got, c.want) || strings.Contains(got, `"generation":7`) != beside {
+				t.Errorf("%s, %v: %d %s", path, c.err, w.Code, got)
+			}
 		}
+	}
+	w := httptest.NewRecorder()
+	reply(w, httptest.NewRequest("GET", "/v1/state", nil), edge.SpeakerChange{Since: "x"}, nil)
+	if w.Code != 500 {
+		t.Errorf("a change that is none: %d %s", w.Code, w.Body.String())
 	}
 }

@@ -88,7 +88,16 @@ func bgpGuards(s edge.Speaker) []nft.Guard {
 			continue
 		}
 		lowest = min(lowest, 256-p.TTLSecurity)
-		out = append(out, nft.Guard{Peer: p.Addr.WithZone(""), Listen: uint16(s.Listen), MinTTL: uint8(256 - p.TTLSecurity)})
+		bare := p.Addr.WithZone("")
+		// The rules know no interface: of peers that share a link-local address, the
+		// one that asks for least counts. Their sockets check what each asks for.
+		laxer := func(o edge.Peer) bool {
+			return o.Addr.WithZone("") == bare && (o.TTLSecurity == 0 || o.TTLSecurity > p.TTLSecurity)
+		}
+		if slices.ContainsFunc(s.Peers, laxer) {
+			continue
+		}
+		out = append(out, nft.Guard{Peer: bare, Listen: uint16(s.Listen), MinTTL: uint8(256 - p.TTLSecurity)})
 	}
 	if all {
 		out = append(out, nft.Guard{Listen: uint16(s.Listen), MinTTL: uint8(lowest)})

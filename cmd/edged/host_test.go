@@ -148,6 +148,8 @@ func TestBGPGuards(t *testing.T) {
 	near := edge.Peer{Addr: netip.MustParseAddr("192.0.2.1"), TTLSecurity: 1}
 	third := edge.Peer{Addr: netip.MustParseAddr("fe80::1%eth0"), TTLSecurity: 3}
 	plain := edge.Peer{Addr: netip.MustParseAddr("192.0.2.9")}
+	lax := edge.Peer{Addr: netip.MustParseAddr("fe80::1%eth1")}
+	nearer := edge.Peer{Addr: netip.MustParseAddr("fe80::1%eth1"), TTLSecurity: 1}
 	guard := func(addr string, listen uint16, ttl uint8) nft.Guard {
 		g := nft.Guard{Listen: listen, MinTTL: ttl}
 		if addr != "" {
@@ -163,6 +165,8 @@ func TestBGPGuards(t *testing.T) {
 		"without GTSM":   {edge.Speaker{Listen: 179, Peers: []edge.Peer{plain}}, nil},
 		"some":           {edge.Speaker{Listen: 179, Peers: []edge.Peer{near, plain}}, []nft.Guard{guard("192.0.2.1", 179, 255)}},
 		"all":            {edge.Speaker{Listen: 179, Peers: []edge.Peer{near, third}}, []nft.Guard{guard("192.0.2.1", 179, 255), guard("fe80::1", 179, 253), guard("", 179, 253)}},
+		"one address":    {edge.Speaker{Listen: 179, Peers: []edge.Peer{third, lax}}, nil},
+		"one address, 3": {edge.Speaker{Listen: 179, Peers: []edge.Peer{third, nearer}}, []nft.Guard{guard("fe80::1", 179, 253), guard("", 179, 253)}},
 		"BFD":            {edge.Speaker{Peers: []edge.Peer{{BFD: &edge.BFD{}}, {BFD: &edge.BFD{}, Multihop: 2}}}, []nft.Guard{{UDP: true, Listen: 3784, MinTTL: 255}}},
 		"BFD, multihop":  {edge.Speaker{Peers: []edge.Peer{{BFD: &edge.BFD{}, Multihop: 2}}}, nil},
 		"all, dial only": {edge.Speaker{Peers: []edge.Peer{near}}, []nft.Guard{guard("192.0.2.1", 0, 255)}},

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,26 +19,118 @@ import (
 	"github.com/catchment-dev/edge/cmd/internal/socket"
 )
 
-// callTimeout bounds a call to another process of this box.
-const callTimeout = 2 * time.Second
+// callTimeout bounds a call to another process of this box, firstTimeout one that
+// is answered with all that edgebgp has to say: what hundreds of peers hold.
+const (
+	callTimeout  = 2 * time.Second
+	firstTimeout = 10 * time.Second
+)
 
-// speakerClient is edgebgp as edged reaches it.
-type speakerClient struct{ c *socket.Client }
+// speakerClient is edgebgp as edged reaches it. It holds the state of the last
+// answer, so that edgebgp need say only what has changed, and the intent that it has
+// accepted last, which need not be sent again to be renewed. Its methods may be
+// called by several goroutines at once.
+type speakerClient struct {
+	c *socket.Client
 
-func newSpeakerClient(runDir string) speakerClient {
-	return speakerClient{socket.NewClient(filepath.Join(runDir, "edgebgp.sock"))}
+	mu    sync.Mutex
+	state edge.SpeakerState // never changed in place
+	// sent is the last intent that was accepted whole, as it was sent; renewal is
+	// what edgebgp calls it. Empty: the next one is sent whole.
+	sent    []byte
+	renewal string
 }
 
-func (s speakerClient) Set(ctx context.Context, in edge.Intent) (st edge.SpeakerState, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return st, s.c.Call(ctx, http.MethodPut, "/v1/intent", in, &st)
+func newSpeakerClient(runDir string) *speakerClient {
+	return &speakerClient{c: socket.NewClient(filepath.Join(runDir, "edgebgp.sock"))}
 }
 
-func (s speakerClient) State(ctx context.Context) (st edge.SpeakerState, err error) {
+// Set sends the intent, or only renews it if it is the one that edgebgp has.
+func (s *speakerClient) Set(ctx context.Context, in edge.Intent) (edge.SpeakerState, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return st, s.c.Call(ctx, http.MethodGet, "/v1/state", nil, &st)
+	body, err := json.Marshal(in)
+	if err != nil {
+		return edge.SpeakerState{}, fmt.Errorf("encode intent: %w", err)
+	}
+	if name := s.renewable(in, body); name != "" {
+		st, err := s.call(ctx, http.MethodPost, "/v1/renew?intent="+url.QueryEscape(name), nil)
+		if err == nil {
+			return st, nil
+		}
+		s.note(nil, "")
+		if !unknown(err) {
+			return st, err
+		}
+	}
+	// Whatever becomes of the call, what edgebgp has then is not known.
+	s.note(nil, "")
+	st, err := s.call(ctx, http.MethodPut, "/v1/intent", json.RawMessage(body))
+	if err == nil {
+		s.note(body, st.Renewal)
+	}
+	return st, err
+}
+
+// renewable is the name of the intent if edgebgp has it; empty: it is to be sent.
+// An order to withdraw is never a mere renewal.
+func (s *speakerClient) renewable(in edge.Intent, body []byte) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(in.Withdraw) > 0 || !bytes.Equal(body, s.sent) {
+		return ""
+	}
+	return s.renewal
+}
+
+func (s *speakerClient) note(sent []byte, renewal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent, s.renewal = sent, renewal
+}
+
+// unknown says that edgebgp has no such intent: it was restarted, or somebody else
+// has told it something. An older one has no renewals.
+func unknown(err error) bool {
+	var r *socket.Refusal
+	return errors.As(err, &r) && (r.Code == http.StatusPreconditionFailed || r.Code == http.StatusNotFound)
+}
+
+// State asks what has changed since the last answer.
+func (s *speakerClient) State(ctx context.Context) (edge.SpeakerState, error) {
+	limit := callTimeout
+	s.mu.Lock()
+	if s.state.Version == "" {
+		limit = firstTimeout
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return s.call(ctx, http.MethodGet, "/v1/state", nil)
+}
+
+// call makes the state of what was held and of what the answer says has changed.
+func (s *speakerClient) call(ctx context.Context, method, path string, in any) (edge.SpeakerState, error) {
+	s.mu.Lock()
+	held := s.state
+	s.mu.Unlock()
+	sep := "?"
+	if strings.Contains(path, sep) {
+		sep = "&"
+	}
+	var c edge.SpeakerChange
+	if err := s.c.Call(ctx, method, path+sep+"have="+url.QueryEscape(held.Version), in, &c); err != nil {
+		return edge.SpeakerState{}, err
+	}
+	st, err := held.With(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.state = edge.SpeakerState{} // the next answer is whole
+		return edge.SpeakerState{}, err
+	}
+	s.state = st
+	return st, nil
 }
 
 // errNotAsked is the state of a proxy that has not been asked yet.

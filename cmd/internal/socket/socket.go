@@ -143,7 +143,7 @@ func NewClient(path string) *Client {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Call sends in (nil: no body) and decodes the answer into out (nil: ignored).
-// An answer that is not 2xx is an error with the text of its edge.Problem.
+// An answer that is not 2xx is a *Refusal. A json.RawMessage is sent as it is.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
 	resp, err := c.Open(ctx, method, path, in)
 	if err != nil {
@@ -171,9 +171,12 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 func (c *Client) Open(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return nil, fmt.Errorf("encode request: %w", err)
+		b, encoded := in.(json.RawMessage)
+		if !encoded {
+			var err error
+			if b, err = json.Marshal(in); err != nil {
+				return nil, fmt.Errorf("encode request: %w", err)
+			}
 		}
 		body = bytes.NewReader(b)
 	}
@@ -194,5 +197,13 @@ func (c *Client) Open(ctx context.Context, method, path string, in any) (*http.R
 	if json.Unmarshal(b, &p) != nil || p.Error == "" {
 		p.Error = resp.Status
 	}
-	return nil, errors.New(p.Error)
+	return nil, &Refusal{resp.StatusCode, p.Error}
 }
+
+// Refusal is an answer that is not 2xx.
+type Refusal struct {
+	Code int    // of HTTP
+	Text string // of its edge.Problem
+}
+
+func (r *Refusal) Error() string { return r.Text }
