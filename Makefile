@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping reload-storm clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ bench-health: ## 2,000 probes a second beside HAProxy and the bare system calls;
 	sh test/install.sh test
 	mkdir -p out/bench
 	set -o pipefail; $(GO) test -run '^$$' -bench '^Benchmark2000ProbesPerSecond$$' -benchtime 1x -timeout 15m ./health | $(GO) run ./test/bench out/bench/health.json health.Benchmark2000ProbesPerSecond/
+
+reload-storm: ## 1,000 configuration reloads of a box with two routers: no session resets, nothing withdrawn, no request lost
+	sh test/install.sh test
+	$(GO) test -v -count=1 -timeout 30m -run '^TestReloadStorm$$' ./test/e2e -args -reloads 1000
 
 sim-flapping: ## a day of dependencies that flap, in virtual time: how often the routers hear of it; writes out/bench/flapping.json
 	mkdir -p out/bench

@@ -85,6 +85,10 @@ type Fleet struct {
 // Site is a place that announces.
 type Site struct {
 	ID SiteID
+	// Region is the part of the world that it is in, by any name; empty: none.
+	Region RegionID
+	// Capacity is how many requests a second it can serve; 0: it is not known.
+	Capacity float64
 }
 
 // Node is one box of a site, as the other boxes need to know it.
@@ -99,7 +103,12 @@ type Node struct {
 	// HealthPort is the TCP port of Addr4 and Addr6 on which edgeproxy answers
 	// GET /healthz.
 	HealthPort uint16
+	// PublicKey is its Ed25519 key: what it says to the other nodes is signed.
+	PublicKey NodeKey
 }
+
+// NodeKey is an Ed25519 public key (RFC 8032), as the 32 bytes that it is.
+type NodeKey [32]byte
 
 // Prefix is what BGP carries.
 type Prefix struct {
@@ -233,9 +242,42 @@ type Guard struct {
 	// that the traffic moves before the route does; 0 asks at once. It ends early
 	// when the traffic has gone.
 	DrainTime time.Duration
+	// SickDrainTime is the same for a withdrawal for sickness: what cannot be served
+	// should go at once, which is what 0 does, but a site that fails a need and yet
+	// serves may give its traffic time.
+	SickDrainTime time.Duration
 	// MaxCycles is how often in an hour a prefix may be withdrawn for sickness;
 	// beyond it is degraded only.
 	MaxCycles int
+	// Beyond the MinSites of a prefix: SpareSites is how many sites more must stay,
+	// for those that may be lost meanwhile; MinFraction which share of all sites, 0
+	// to 1; MinHealthy how many that can serve at their best. A prefix whose
+	// MinSites is 0 is not guarded at all.
+	SpareSites, MinHealthy int
+	MinFraction            float64
+	// MinCapacity is what those that stay must be able to serve together, in
+	// requests a second; CoverDemand says that it must be the fleet's demand too, as
+	// it is now. A site without a capacity counts for nothing.
+	MinCapacity float64
+	CoverDemand bool
+	// Regions are the floors of single regions.
+	Regions []RegionFloor
+	// MaxPlanned is how many sites at most may be leaving at a time by an order;
+	// none may while one leaves for sickness.
+	MaxPlanned int
+	// MaxLeaves is which share of its prefixes a node may withdraw in a minute, 0 to
+	// 1, or FreeLeaves of them if that is more.
+	MaxLeaves float64
+}
+
+// FreeLeaves is how many prefixes a node may withdraw in a minute whatever the
+// share says: a small node could else not leave at all.
+const FreeLeaves = 10
+
+// RegionFloor is how many sites of a region must stay.
+type RegionFloor struct {
+	Region   RegionID
+	MinSites int
 }
 
 // Self returns this box as the fleet knows it. The zero Node if the

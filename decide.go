@@ -17,8 +17,8 @@ const (
 	Announced Rung = "announced"
 	// Degraded: announced, made less attractive; a soft dependency failed.
 	Degraded Rung = "degraded"
-	// Draining: announced at its least attractive ahead of a planned withdrawal,
-	// so that the traffic moves first; the guard is not asked yet.
+	// Draining: announced at its least attractive ahead of a withdrawal, so that the
+	// traffic moves first; the guard is not asked yet.
 	Draining Rung = "draining"
 	// Leaving: announced at its least attractive, and the guard is being asked.
 	Leaving Rung = "leaving"
@@ -87,9 +87,10 @@ type Facts struct {
 	// how long one that is announced degraded before it is announced at its best.
 	Hold time.Duration
 	// DrainTime is how long a planned withdrawal is announced degraded before the
-	// guard is asked; Quiet says that its traffic has gone, which ends that early.
-	DrainTime time.Duration
-	Quiet     bool
+	// guard is asked, SickDrainTime one for sickness; Quiet says that the traffic of
+	// a drain has gone, which ends that early.
+	DrainTime, SickDrainTime time.Duration
+	Quiet                    bool
 	// TooOften says why the prefix may not be withdrawn for sickness again so
 	// soon (an operator knows what he does, and is not kept from it), Restless why it may not be announced at its best; empty: it may.
 	TooOften, Restless Reason
@@ -261,7 +262,7 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 		return Withdrawn, why, 0
 	case severity == SeveritySick && f.TooOften != "" && f.Drain == nil && !f.Last.Rung.WantsOut():
 		return Degraded, why + "; " + f.TooOften, severity
-	case severity == SeverityDrain && mustDrain(f):
+	case mustDrain(f, severity):
 		return Draining, why, severity
 	case f.Permit.Refused && !f.Permit.OK:
 		return LastResort, why + Reason(fmt.Sprintf("; may not withdraw: %s", f.Permit.Reason)), severity
@@ -271,11 +272,15 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 
 // mustDrain says whether the traffic is to be given time to move. A prefix that
 // has asked the guard already has had it.
-func mustDrain(f Facts) bool {
-	if f.Quiet || f.DrainTime <= 0 || f.Last.Rung.WantsOut() {
+func mustDrain(f Facts, severity int) bool {
+	length := f.DrainTime
+	if severity == SeveritySick {
+		length = f.SickDrainTime
+	}
+	if f.Quiet || length <= 0 || f.Last.Rung.WantsOut() {
 		return false
 	}
-	return f.Last.Rung != Draining || f.Now.Sub(f.Last.Since) < f.DrainTime
+	return f.Last.Rung != Draining || f.Now.Sub(f.Last.Since) < length
 }
 
 // mustHold keeps a prefix that was withdrawn off the air until it has been

@@ -64,6 +64,9 @@ func TestDecide(t *testing.T) {
 		{"drained, the time is over", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Draining, Since: testNow.Add(-time.Minute)}, Condition: condition(Healthy, 0, "")}, Leaving, "drained"},
 		{"drained, the traffic has gone", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Quiet: true, Last: Decision{Rung: Draining, Since: testNow}, Condition: condition(Healthy, 0, "")}, Leaving, "drained"},
 		{"drained and asking, refused", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Leaving}, Permit: Permit{Refused: true, Reason: "b"}, Condition: condition(Healthy, 0, "")}, LastResort, "may not withdraw: b"},
+		{"sick, and the traffic is given time", Facts{OnAir: true, Settled: true, SickDrainTime: time.Minute, Condition: sick}, Draining, "web-vip is down"},
+		{"sick, the time is over", Facts{OnAir: true, Settled: true, SickDrainTime: time.Minute, Last: Decision{Rung: Draining, Since: testNow.Add(-time.Minute)}, Condition: sick}, Leaving, "web-vip is down"},
+		{"sick, in the time of a drain", Facts{OnAir: true, Settled: true, DrainTime: time.Minute, Condition: sick}, Leaving, "web-vip is down"},
 		{"sick while it drains", Facts{OnAir: true, Settled: true, Drain: drain, DrainTime: time.Minute, Last: Decision{Rung: Draining, Since: testNow}, Condition: sick}, Leaving, "web-vip is down"},
 		{"sick too often", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Condition: sick}, Degraded, "web-vip is down; withdrawn 3 times"},
 		{"drained, however often it was sick", Facts{OnAir: true, Settled: true, TooOften: "withdrawn 3 times", Drain: drain, Condition: condition(Healthy, 0, "")}, Leaving, "drained: maintenance"},
@@ -123,7 +126,7 @@ func TestDecideNeverWithdrawsOnAir(t *testing.T) {
 						f.Elsewhere = "elsewhere"
 					}
 					if bits&256 != 0 {
-						f.DrainTime, f.WhenFull = time.Minute, DegradeFull
+						f.DrainTime, f.SickDrainTime, f.WhenFull = time.Minute, time.Minute, DegradeFull
 					}
 					n++
 					if d := Decide(testPrefix, f); !d.Rung.OnAir() {
@@ -184,7 +187,7 @@ func TestDecideProperties(t *testing.T) {
 		f := Facts{
 			Now: testNow, OnAir: rng.IntN(2) == 0, Settled: rng.IntN(4) > 0, SentDegraded: rng.IntN(2) == 0,
 			Permit: Permit{OK: rng.IntN(2) == 0, Refused: rng.IntN(2) == 0}, Quiet: rng.IntN(2) == 0,
-			Hold: time.Duration(rng.IntN(3)) * time.Minute, DrainTime: time.Duration(rng.IntN(2)) * time.Minute,
+			Hold: time.Duration(rng.IntN(3)) * time.Minute, DrainTime: time.Duration(rng.IntN(2)) * time.Minute, SickDrainTime: time.Duration(rng.IntN(2)) * time.Minute,
 			Floor: rng.IntN(3), Others: rng.IntN(4) - 1,
 			Last: Decision{
 				Rung: rungs[rng.IntN(len(rungs))], Since: testNow.Add(-time.Duration(rng.IntN(200)) * time.Second), Reason: "before",

@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -40,6 +42,10 @@ type SpeakerState struct {
 	// LeaseLeft is how long until the announcements are degraded; 0 when they
 	// are, or when there has been no intent yet.
 	LeaseLeft time.Duration `json:"lease_left_ns"`
+	// Refused counts the connections to the BGP port that were refused, by reason;
+	// LastRefused tells of the last one.
+	Refused     map[string]uint64 `json:"refused,omitempty"`
+	LastRefused string            `json:"last_refused,omitempty"`
 	// Expired says that the lease has run out and everything is degraded.
 	Expired       bool           `json:"expired"`
 	Announcements []Announcement `json:"announcements"`
@@ -50,6 +56,14 @@ type SpeakerState struct {
 	// Sightings are what Watch, and peers that are watched, see wrong.
 	Sightings []Sighting  `json:"sightings,omitempty"`
 	Watch     SourceState `json:"watch,omitzero"`
+	// Version is another one whenever something that may be left out of a
+	// SpeakerChange has changed. Renewal names the intent in force if it was
+	// accepted as a whole: POST /v1/renew?intent=RENEWAL is as good as that intent.
+	Version string `json:"version,omitempty"`
+	Renewal string `json:"renewal,omitempty"`
+	// KeepErr says why the intent in force is not in the state file: after a restart
+	// edgebgp would announce an older one. Empty: it is.
+	KeepErr string `json:"keep_error,omitempty"`
 }
 
 // PeerState is one peer as the speaker sees it.
@@ -74,10 +88,12 @@ type PeerState struct {
 	RemoteID  netip.Addr    `json:"remote_id,omitzero"`
 	Families  []Family      `json:"families,omitempty"`
 	// Held are the prefixes of the peer's Adj-RIB-Out while established: what
-	// was written to it, with its attributes.
+	// was written to it, with its attributes, in the order of netip.Prefix.Compare.
 	Held []HeldPrefix `json:"held,omitempty"`
-	// NotSent are announcements that this peer is not sent, and why.
+	// NotSent are announcements that this peer is not sent, and why. Pending is how
+	// many changes edgebgp has accepted and not brought about for it yet.
 	NotSent []NotSent `json:"not_sent,omitempty"`
+	Pending int       `json:"pending,omitempty"`
 	// Received is how many prefixes the peer has sent, of which none is used;
 	// OverLimit that they are more than its limit; Default whether a default
 	// route is among them, if that is asked for.
@@ -165,13 +181,18 @@ type SourceState struct {
 func (s SpeakerState) Holders(p netip.Prefix) int {
 	n := 0
 	for _, peer := range s.Peers {
-		for _, h := range peer.Held {
-			if h.Net == p && peer.Session == "established" {
-				n++
-			}
+		if peer.Session == "established" && holds(peer.Held, p) {
+			n++
 		}
 	}
 	return n
+}
+
+// holds looks p up in a table that is in order: edged asks for a thousand prefixes
+// at hundreds of peers, several times a second.
+func holds(table []HeldPrefix, p netip.Prefix) bool {
+	_, ok := slices.BinarySearchFunc(table, p, func(h HeldPrefix, p netip.Prefix) int { return h.Net.Compare(p) })
+	return ok
 }
 
 // Claim is what a node says of one prefix.
@@ -184,6 +205,22 @@ type Claim struct {
 	Health     Health    `json:"health"`
 	Since      time.Time `json:"since"`
 	Reason     Reason    `json:"reason,omitempty"`
+	// Drained says that an order takes the prefix off this node: the other nodes of
+	// its site send it no new flows. Unserved says that it has stopped serving it.
+	Drained  bool `json:"drained,omitempty"`
+	Unserved bool `json:"unserved,omitempty"`
+}
+
+// Spared is a prefix that a node is drained of, and to which the node that says
+// so sends nothing more of it.
+type Spared struct {
+	Node   NodeID       `json:"node"`
+	Prefix netip.Prefix `json:"prefix"`
+}
+
+// Compare orders by node, then by prefix.
+func (s Spared) Compare(o Spared) int {
+	return cmp.Or(cmp.Compare(s.Node, o.Node), s.Prefix.Compare(o.Prefix))
 }
 
 // Report is what a node tells the fleet about itself; it spreads by gossip.
@@ -201,6 +238,9 @@ type Report struct {
 	// Prefer is the last order to move traffic that this node knows of, for each
 	// prefix.
 	Prefer []Preference `json:"prefer,omitempty"`
+	// Spared are the drained nodes of this site that this one sends nothing more
+	// to, by prefix: they may stop serving it.
+	Spared []Spared `json:"spared,omitempty"`
 }
 
 // LoadRow is one node's demand and its view of the regions.
@@ -276,11 +316,36 @@ type Permit struct {
 	Until time.Time `json:"until,omitzero"`
 	// Promised are the sites that have promised, for this round, to stay.
 	Promised []SiteID `json:"promised,omitempty"`
-	// Needed is the floor that they are counted against.
+	// Needed is how many there must be, Lacks what else is missing; empty: nothing.
 	Needed int    `json:"needed"`
+	Lacks  Reason `json:"lacks,omitempty"`
 	Reason Reason `json:"reason,omitempty"`
-	// Refused says that a round has ended without enough promises.
-	Refused bool `json:"refused"`
+	// Refused says that a round has ended without enough promises, BlockedSince since
+	// when; zero before that has lasted for five seconds.
+	Refused      bool      `json:"refused"`
+	BlockedSince time.Time `json:"blocked_since,omitzero"`
+}
+
+// GuardDecision is a round that is over: what was asked, who answered what, and
+// what came of it.
+type GuardDecision struct {
+	Time   time.Time    `json:"time"`
+	Prefix netip.Prefix `json:"prefix"`
+	// Round counts those of the process, Opened is when it began.
+	Round  uint64    `json:"round"`
+	Opened time.Time `json:"opened"`
+	// Severity and Wish are why the node wanted to leave, Needed how many sites
+	// had to stay.
+	Severity int    `json:"severity"`
+	Wish     Reason `json:"wish"`
+	Needed   int    `json:"needed"`
+	// Promised, Nacked and Silent are the nodes that were asked, by their answer.
+	Promised []NodeID          `json:"promised"`
+	Nacked   map[NodeID]Reason `json:"nacked,omitempty"`
+	Silent   []NodeID          `json:"silent,omitempty"`
+	// Left says that the prefix was withdrawn, Reason how the round ended.
+	Left   bool   `json:"left"`
+	Reason Reason `json:"reason"`
 }
 
 // GuardState is what the guard shows of itself.

@@ -144,11 +144,12 @@ func hostPattern() rule[string] {
 func (r *reader) guard(o *object) Guard {
 	ms, s, m := time.Millisecond, time.Second, time.Minute
 	return Guard{
-		KeyFile:      need(o, "key_file", file()),
-		PromiseLease: want(o, "promise_lease", duration(s, 5*m, 0), or(10*s)),
-		AskTimeout:   want(o, "ask_timeout", duration(50*ms, 30*s, 0), or(s)),
-		BackOff:      want(o, "back_off", duration(50*ms, m, 0), or(500*ms)),
-		DrainTime:    want(o, "drain_time", duration(0, 10*m, 0), or(10*s)),
-		MaxCycles:    want(o, "max_cycles", number[int](1, 1000), or(3)),
+		KeyFile:       need(o, "key_file", file()),
+		PromiseLease:  want(o, "promise_lease", duration(s, 5*m, 0), or(10*s)),
+		AskTimeout:    want(o, "ask_timeout", duration(50*ms, 30*s, 0), or(s)),
+		BackOff:       want(o, "back_off", duration(50*ms, m, 0), or(500*ms)),
+		DrainTime:     want(o, "drain_time", duration(0, 10*m, 0), or(10*s)),
+		SickDrainTime: want(o, "sick_drain_time", duration(0, 10*m, 0), or(time.Duration(0))),
+		MaxCycles:     want(o, "max_cycles", number[int](1, 1000), or(3)),
 	}
 }

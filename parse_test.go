@@ -278,7 +278,7 @@ func TestDiffKeys(t *testing.T) {
 	for _, field := range []string{"RunDir", "BPFDir", "ProbeSource4", "Speaker", "ASN", "RouterID", "LocalAddr", "PIDFile", "MED", "Addr", "Addr4", "HealthPort", "URL", "K", "VIP", "AtLeast", "MinSites",
 		"HalfFlows", "Memory", "Blocklist", "IdleTimeout", "QUIC", "SYNLimit", "SourceBurst", "DropIfNone", "ServerID",
 		"DrainFile", "RPKI", "RefuseInvalid", "Watch", "MissingAfter", "TTLSecurity", "LocalPref", "Large", "NextHop4", "AllowLonger", "ImportLimit", "DefaultRoute",
-		"RestartTime", "BFD", "MinTx", "Multiplier", "WhenFull", "Unconditional", "DrainTime", "MaxCycles", "HoldMax", "HoldHalfLife", "FastInterval", "Jitter", "Source",
+		"RestartTime", "BFD", "MinTx", "Multiplier", "WhenFull", "Unconditional", "DrainTime", "SickDrainTime", "MaxCycles", "HoldMax", "HoldHalfLife", "FastInterval", "Jitter", "Source",
 		"CAFile", "ExpiresIn", "FullStatus", "KeepAlive", "GRPCService", "TLS", "Name", "RecordType", "TCP", "Net", "MaxAge", "MaxOffset", "MinFreeBytes", "MinFreePercent",
 		"SomeAvg10", "FullAvg10", "URLs"} {
 		if !slices.ContainsFunc(known, func(path string) bool { return strings.HasSuffix(path, "."+key(field)) }) {

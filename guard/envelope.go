@@ -249,6 +249,10 @@ func tidyReport(r *edge.Report) {
 		r.Shared = nil
 	}
 	maps.DeleteFunc(r.Shared, func(id edge.ProbeID, _ edge.ProbeState) bool { return !isName(string(id)) })
+	r.Spared = slices.DeleteFunc(r.Spared, func(s edge.Spared) bool {
+		return !isName(string(s.Node)) || !s.Prefix.IsValid() || s.Prefix != s.Prefix.Masked()
+	})
+	r.Spared = r.Spared[:min(len(r.Spared), maxItems)]
 	r.Prefer = slices.DeleteFunc(r.Prefer, func(o edge.Preference) bool { return o.Check() != nil })
 	r.Prefer = r.Prefer[:min(len(r.Prefer), maxOrders)]
 	for i := range r.Prefer {

@@ -29,7 +29,7 @@ const refreshEvery = time.Second
 func (g *Guard) Publish(r edge.Report) {
 	r.Node, r.Site = g.self, g.roster.Load().self.Site
 	r.Says, r.Load.Regions = slices.Clone(r.Says), slices.Clone(r.Load.Regions)
-	r.Shared, r.Prefer = maps.Clone(r.Shared), slices.Clone(r.Prefer)
+	r.Shared, r.Prefer, r.Spared = maps.Clone(r.Shared), slices.Clone(r.Prefer), slices.Clone(r.Spared)
 	tidyReport(&r) // what is compared below has been sent tidied
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,7 +49,7 @@ func (g *Guard) refresh(now time.Time) {
 
 // sameNews says whether b tells all of a that is not to wait.
 func sameNews(a, b edge.Report) bool {
-	return sameClaims(a.Says, b.Says) && maps.Equal(a.Shared, b.Shared) && slices.EqualFunc(a.Prefer, b.Prefer, edge.Preference.Equal)
+	return sameClaims(a.Says, b.Says) && maps.Equal(a.Shared, b.Shared) && slices.Equal(a.Spared, b.Spared) && slices.EqualFunc(a.Prefer, b.Prefer, edge.Preference.Equal)
 }
 
 func sameClaims(a, b []edge.Claim) bool {

@@ -17,9 +17,11 @@ func (o *options) bgpCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "bgp [PEER]", Short: "Show the BGP peers, what each is sent, and why",
 		Long: "Show the peers with the reason of the last disconnect, what was written to each and why,\n" +
-			"what is not sent and why, BFD, what the RPKI says of our announcements and what the world\n" +
-			"is seen to make of them.",
-		Args: cobra.MaximumNArgs(1),
+			"what is not sent and why, how much each has sent, BFD, what the RPKI says of our announcements\n" +
+			"and what the world is seen to make of them. With PEER, also list what that one has sent, as\n" +
+			"far as edgebgp keeps it, and why none of it is used.",
+		Example: "  edgectl bgp\n  edgectl bgp r-a\n  edgectl bgp r-a -o json",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			var st edge.SystemStatus
 			if err := o.call(c.Context(), "GET", "/v1/status", nil, &st); err != nil {
@@ -33,7 +35,7 @@ func (o *options) bgpCommand() *cobra.Command {
 			if o.output == "json" {
 				return o.json(st.Speaker)
 			}
-			return o.write(bgpText(o.env, st))
+			return o.write(bgpText(o.env, st, len(args) == 1))
 		},
 	}
 	c.AddCommand(o.preferCommand(), o.unpreferCommand())
@@ -53,7 +55,8 @@ func onePeer(s *edge.SpeakerState, id edge.PeerID) error {
 	return fmt.Errorf("there is no peer %s here; there is %s", id, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-func bgpText(e env, st edge.SystemStatus) string {
+// bgpText is all peers, or one, of which it also lists what it has sent.
+func bgpText(e env, st edge.SystemStatus, one bool) string {
 	s := &status{SystemStatus: st}
 	s.colour = e.colour
 	b := st.Speaker
@@ -70,15 +73,24 @@ func bgpText(e env, st edge.SystemStatus) string {
 	if b.Expired {
 		s.say(bad, "the lease has run out: edgebgp has degraded everything by itself")
 	}
+	if b.KeepErr != "" {
+		s.say(bad, "edgebgp cannot keep what it announces, a restart of it would announce what it kept last: "+b.KeepErr)
+	}
 	s.prefers()
 	for _, p := range b.Peers {
 		s.peer(p)
+		s.received(p, one)
+		s.bfd(p.BFD)
+		s.sent(p)
+		if one {
+			s.rejected(p)
+		}
 	}
 	s.world()
 	return s.b.String()
 }
 
-// peer is all about one peer.
+// peer is the session with one peer.
 func (s *status) peer(p edge.PeerState) {
 	t := plain
 	if p.Session != "established" {
@@ -97,34 +109,21 @@ func (s *status) peer(p edge.PeerState) {
 	}
 	m := p.Messages
 	s.say(plain, fmt.Sprintf("  updates: %d sent, %d prefixes withdrawn, %d received, %d malformed", m.UpdatesSent, m.WithdrawsSent, m.UpdatesReceived, m.Malformed))
-	received := fmt.Sprintf("  it has sent %s, of which none is used", count(p.Received, "prefix"))
-	if p.Default {
-		received += "; a default route is among them"
+	if p.Pending > 0 {
+		s.say(warn, fmt.Sprintf("  %s not brought about yet", count(p.Pending, "change")))
 	}
-	if p.OverLimit {
-		s.say(bad, received+"; more than its import_limit")
-	} else {
-		s.say(plain, received)
+}
+
+func (s *status) bfd(f *edge.BFDState) {
+	if f == nil {
+		return
 	}
-	if len(p.FirstReceived) > 0 {
-		list := make([]string, len(p.FirstReceived))
-		for i, r := range p.FirstReceived {
-			list[i] = r.String()
-		}
-		if more := p.Received - len(list); more > 0 {
-			list = append(list, fmt.Sprintf("and %d more", more))
-		}
-		s.say(plain, "    "+strings.Join(list, ", "))
+	t := plain
+	if f.State != "up" {
+		t = bad
 	}
-	if f := p.BFD; f != nil {
-		t := plain
-		if f.State != "up" {
-			t = bad
-		}
-		why := cmp.Or(f.LastErr, f.Diag)
-		s.say(t, strings.TrimSuffix(fmt.Sprintf("  BFD %s for %s, the other end %s, detects in %s, flaps %d: %s", f.State, s.age(f.Since), f.Remote, f.Detect, f.Flaps, why), ": "))
-	}
-	s.sent(p)
+	why := cmp.Or(f.LastErr, f.Diag)
+	s.say(t, strings.TrimSuffix(fmt.Sprintf("  BFD %s for %s, the other end %s, detects in %s, flaps %d: %s", f.State, s.age(f.Since), f.Remote, f.Detect, f.Flaps, why), ": "))
 }
 
 // sent is what the peer was sent, and why so.

@@ -48,8 +48,8 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 			add("%s was %s", dec.Prefix, why)
 		}
 	}
-	if err := cmp.Or(d.drains.keepErr, d.drains.byFileErr); err != nil {
-		add("orders to drain cannot be kept, a restart of edged forgets what has changed: %v", err)
+	for _, err := range d.keeper.alarms(st.Time) {
+		add("%v", err)
 	}
 	if err := d.drains.fileErr; err != nil {
 		add("the drain file is not followed: %v", err)

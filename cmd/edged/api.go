@@ -68,15 +68,11 @@ func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 	if o.Reason == "" {
 		o.Reason = "no reason given"
 	}
-	d.change(w, r, func(context.Context) error {
+	d.change(w, r, func(context.Context) (*receipt, error) {
 		if err := d.known(o.Prefix, o.Service); err != nil {
-			return err
+			return nil, err
 		}
-		if err := d.drains.add(o); err != nil {
-			return err
-		}
-		d.noteOrder("drain", drainName(o), "-", "drained", o.Reason)
-		return nil
+		return d.drains.add(o), nil
 	})
 }
 
@@ -89,34 +85,37 @@ func (d *daemon) serveUndrain(w http.ResponseWriter, r *http.Request) {
 		socket.Fail(w, http.StatusBadRequest, err)
 		return
 	}
-	d.change(w, r, func(context.Context) error {
-		had, err := d.drains.remove(o.Prefix, o.Service)
+	d.change(w, r, func(context.Context) (*receipt, error) {
+		if kept, had := d.drains.remove(o.Prefix, o.Service); had {
+			return kept, nil
+		}
 		name := drainName(edge.Drain{Prefix: o.Prefix, Service: o.Service})
-		if err != nil {
-			return err
-		}
-		if had {
-			d.noteOrder("drain", name, "drained", "ended", "undrain")
-			return nil
-		}
 		for _, f := range d.drains.byFile {
 			if f.Prefix == o.Prefix && f.Service == o.Service {
-				return fmt.Errorf("%s is drained by %s: take its line out there", name, d.config().Local.DrainFile)
+				return nil, fmt.Errorf("%s is drained by %s: take its line out there", name, d.config().Local.DrainFile)
 			}
 		}
-		return fmt.Errorf("%s is not drained", name)
+		return nil, fmt.Errorf("%s is not drained", name)
 	})
 }
 
-// change has the loop do f, then one turn, and answers with the status.
-func (d *daemon) change(w http.ResponseWriter, r *http.Request, f func(context.Context) error) {
-	err := d.order(r.Context(), func(ctx context.Context) error {
-		if err := f(ctx); err != nil {
-			return err
-		}
-		d.turn(ctx)
-		return nil
+// change has the loop do f, waits until what f has ordered is on the disk, has the loop
+// take one turn, and answers with the status. The loop does not wait for the disk.
+func (d *daemon) change(w http.ResponseWriter, r *http.Request, f func(context.Context) (*receipt, error)) {
+	var kept *receipt
+	err := d.order(r.Context(), func(ctx context.Context) (err error) {
+		kept, err = f(ctx)
+		return err
 	})
+	if err == nil {
+		err = kept.wait(r.Context())
+	}
+	if err == nil {
+		err = d.order(r.Context(), func(ctx context.Context) error {
+			d.turn(ctx)
+			return nil
+		})
+	}
 	if err != nil {
 		socket.Fail(w, refusal(err), err)
 		return
@@ -125,7 +124,7 @@ func (d *daemon) change(w http.ResponseWriter, r *http.Request, f func(context.C
 }
 
 func refusal(err error) int {
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, errBusy) || errors.Is(err, errDisk) {
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusConflict

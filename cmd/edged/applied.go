@@ -39,12 +39,13 @@ func (d *daemon) remember() {
 	if len(d.leaving.prefixes) > 0 {
 		return
 	}
-	b, err := os.ReadFile(d.path)
-	sum := sha256.Sum256(b)
-	if err != nil || hex.EncodeToString(sum[:]) != d.base.Hash {
-		return
-	}
-	if err := replaceFile(filepath.Join(d.base.Local.StateDir, appliedName), b); err != nil {
-		d.log.Warn("the configuration could not be kept", "err", err)
-	}
+	path, want := d.path, d.base.Hash
+	d.keeper.keepRead(appliedName, "the configuration in force", func() ([]byte, error) {
+		b, err := os.ReadFile(path)
+		sum := sha256.Sum256(b)
+		if err != nil || hex.EncodeToString(sum[:]) != want {
+			return nil, nil
+		}
+		return b, nil
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/catchment-dev/edge"
 )
@@ -104,7 +105,7 @@ func (d *daemon) readBlocklist() (blocklist, error) {
 	if err != nil {
 		return blocklist{}, nil
 	}
-	return readBlocklist(c.Local.Forwarder.Blocklist)
+	return d.blocker.read(c.Local.Forwarder.Blocklist)
 }
 
 // blocker puts blocklists in force, in a goroutine of its own: a million prefixes
@@ -117,13 +118,48 @@ type blocker struct {
 	log *slog.Logger
 	// next holds the list that is wanted, if it is not being worked on yet.
 	next chan blocklist
+	// reading is full while a file is being read, which may take within.
+	reading chan struct{}
+	within  time.Duration
 	// err is why the list that was wanted last is not in force; nil: it is, or is
 	// on its way.
 	err atomic.Pointer[error]
 }
 
 func newBlocker(log *slog.Logger) *blocker {
-	return &blocker{log: log, next: make(chan blocklist, 1)}
+	return &blocker{log: log, next: make(chan blocklist, 1), reading: make(chan struct{}, 1), within: blockRead}
+}
+
+// blockRead is how long a blocklist may take to be read. A file system that hangs
+// must hold up neither the start of edged nor an operator: the list before stays in
+// force, and it is told.
+const blockRead = 5 * time.Second
+
+// read is readBlocklist within that time. No second file is read while the kernel
+// holds one, since each costs a thread.
+func (b *blocker) read(path string) (blocklist, error) {
+	late := time.NewTimer(b.within)
+	defer late.Stop()
+	silent := fmt.Errorf("read node.forwarder.blocklist_file: %s has not answered within %s", path, b.within)
+	select {
+	case b.reading <- struct{}{}:
+	case <-late.C:
+		return blocklist{}, silent
+	}
+	var l blocklist
+	var err error
+	done := make(chan struct{})
+	go func() {
+		l, err = readBlocklist(path)
+		<-b.reading
+		close(done)
+	}()
+	select {
+	case <-done:
+		return l, err
+	case <-late.C:
+		return blocklist{}, silent
+	}
 }
 
 // want has l put in force soon. It waits for nothing; one goroutine may call it.

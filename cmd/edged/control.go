@@ -104,6 +104,9 @@ type inputs struct {
 	notReady edge.Reason
 	// sharedBy says how the other sites see a shared dependency; nil: not known.
 	sharedBy func(edge.ProbeID) health.Others
+	// unserved says why a prefix cannot be announced yet that was drained: its VIPs
+	// are not served here, or not known to be; empty: they are; nil: all are.
+	unserved func(netip.Prefix) edge.Reason
 	// quiet says whether the traffic of a prefix that drains has gone; nil: never.
 	quiet func(netip.Prefix) bool
 	// prefers are the orders to move traffic that are in force, resting says that
@@ -211,7 +214,7 @@ func (l *loop) decide(ctx context.Context, prefix edge.Prefix, in inputs) {
 		l.onAir[p] = true
 	}
 	was := l.last[p]
-	if was.Rung == edge.Announced && d.Rung.OnAir() && d.Rung != edge.Announced && d.Severity != edge.SeverityDrain && d.Rung != edge.Draining {
+	if was.Rung == edge.Announced && d.Rung.OnAir() && d.Rung != edge.Announced && d.Severity != edge.SeverityDrain {
 		l.setFlaps(p, l.flaps[p].Worsen(in.now, in.config.Fleet.Health.HoldHalfLife))
 	}
 	if was.Rung != d.Rung && l.changed != nil {
@@ -232,16 +235,20 @@ func (l *loop) rung(prefix edge.Prefix, in inputs) edge.Decision {
 func (l *loop) facts(prefix edge.Prefix, in inputs) edge.Facts {
 	p, fleet := prefix.Net, &in.config.Fleet
 	here, elsewhere := prefix.AnnouncedAt(in.config.Self().Site)
+	notReady := in.notReady
+	if notReady == "" && in.unserved != nil {
+		notReady = in.unserved(p)
+	}
 	return edge.Facts{
 		Now: in.now, Last: l.last[p], Settled: in.settled,
 		OnAir: l.onAir[p], SentDegraded: l.sentDegraded[p],
 		Condition: l.conditions[p], Drain: in.drain(p),
-		Permit: l.guard.Permit(p), NotReady: in.notReady,
+		Permit: l.guard.Permit(p), NotReady: notReady,
 		Floor: prefix.MinSites, Others: in.others(p),
 		Hold:      l.flaps[p].Hold(fleet.Health),
 		TooOften:  l.flaps[p].TooOften(in.now, fleet.Guard.MaxCycles),
 		Restless:  l.flaps[p].Restless(in.now, fleet.Guard.MaxCycles),
-		DrainTime: fleet.Guard.DrainTime, Quiet: in.quiet != nil && in.quiet(p),
+		DrainTime: fleet.Guard.DrainTime, SickDrainTime: fleet.Guard.SickDrainTime, Quiet: in.quiet != nil && in.quiet(p),
 		WhenFull: prefix.WhenFull, Unconditional: here, Elsewhere: elsewhere,
 	}
 }
@@ -320,7 +327,7 @@ func (l *loop) intent(in inputs) edge.Intent {
 		}
 		out.Announcements = append(out.Announcements, edge.Announcement{
 			Net: p.Net, NextHop: self.Addr(p.Net.Addr()), Normal: p.Announce, Degraded: p.Degraded, More: more,
-			Degrade: d.Rung != edge.Announced, Shutdown: d.Severity == edge.SeverityDrain || !in.settled && l.sentShutdown[p.Net],
+			Degrade: d.Rung != edge.Announced, Shutdown: d.Severity > 0 || !in.settled && l.sentShutdown[p.Net],
 			Reason: d.Reason,
 		})
 	}
@@ -355,6 +362,14 @@ func (l *loop) claims(c *edge.Config) []edge.Claim {
 		})
 	}
 	return out
+}
+
+// offSince is how long p has been off the air; 0: it is on it.
+func (l *loop) offSince(p netip.Prefix, now time.Time) time.Duration {
+	if d := l.last[p]; d.Rung == edge.Withdrawn || d.Rung == edge.Withheld {
+		return max(0, now.Sub(d.Since))
+	}
+	return 0
 }
 
 func (l *loop) decisions() []edge.Decision {

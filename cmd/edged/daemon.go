@@ -41,6 +41,7 @@ type daemon struct {
 	guard   *guard.Guard
 	lease   *leaseKeeper
 	proxy   *proxyClient
+	keeper  *keeper
 	drains  *drains
 	blocker *blocker
 	loop    *loop
@@ -57,6 +58,8 @@ type daemon struct {
 	ready    chan struct{}
 	// tableErr is why the forwarder's table could not be applied; nil: it was.
 	tableErr atomic.Pointer[error]
+	// off are the services that are not asked, since they are drained.
+	off atomic.Pointer[map[edge.ServiceID]bool]
 	// held is what the peers hold, for the guard's answers.
 	held atomic.Pointer[readBack]
 
@@ -66,6 +69,7 @@ type daemon struct {
 	previous   *edge.Config // in force when the process before ended; may be nil
 	inherited  bool         // the forwarder has that one's tables
 	draining   draining     // who has left, and which pools are in use
+	rest       rest
 	generation uint64
 	configErr  string
 	prefers    []edge.Preference
@@ -86,10 +90,11 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	d = &daemon{
 		path: path, base: c, log: log, started: time.Now(), generation: 1,
 		commands: make(chan command), ready: make(chan struct{}), blocker: newBlocker(log),
-		meter: newMeter(), events: &health.Ring{},
+		meter: newMeter(), events: &health.Ring{}, keeper: newKeeper(c.Local.StateDir, log),
 	}
 	d.cfg.Store(c)
 	d.held.Store(&readBack{})
+	d.off.Store(&map[edge.ServiceID]bool{})
 	d.snapshot.Store(&edge.SystemStatus{Node: c.Local.ID, Site: c.Self().Site})
 	defer func() {
 		if err != nil {
@@ -99,7 +104,7 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	if d.seed, err = readSeed(c.Fleet.RingSeedFile); err != nil {
 		return d, err
 	}
-	if d.drains, err = openDrains(c.Local.StateDir); err != nil {
+	if d.drains, err = openDrains(d.keeper); err != nil {
 		return d, err
 	}
 	if d.prefers, err = openPrefers(c.Local.StateDir); err != nil {
@@ -182,7 +187,7 @@ func (d *daemon) openDataPath(ctx context.Context, c *edge.Config) (err error) {
 	if err := prepareHost(c); err != nil {
 		return fmt.Errorf("prepare host: %w", err)
 	}
-	blocked, blockErr := readBlocklist(c.Local.Forwarder.Blocklist)
+	blocked, blockErr := d.blocker.read(c.Local.Forwarder.Blocklist)
 	d.fwd, err = xdp.Open(ctx, xdp.Options{
 		Dir: c.Local.BPFDir, Interfaces: c.Local.Forwarder.Interfaces, Mode: c.Local.Forwarder.Mode,
 		Flows: c.Local.Forwarder.Flows, HalfFlows: c.Local.Forwarder.HalfFlows, Memory: c.Local.Forwarder.Memory,
@@ -238,6 +243,10 @@ func (d *daemon) close() {
 	if d.vantage != nil {
 		d.vantage.close()
 	}
+	// Last, since the disk may hold it.
+	if err := d.keeper.flush(keepLast); err != nil {
+		d.log.Error("not all that has changed is kept", "err", err)
+	}
 }
 
 func (d *daemon) tasks() []task.Task {
@@ -247,6 +256,7 @@ func (d *daemon) tasks() []task.Task {
 		part{"proxy link", d.followProxy, nil},
 		part{"blocklist", d.blocker.run, nil},
 		part{"lease", d.lease.run, nil},
+		part{"state", d.keeper.run, nil},
 		part{"socket", func(ctx context.Context) error { return socket.Serve(ctx, d.api, d.handler()) }, nil},
 		part{"console", d.serveConsole, nil},
 	}

@@ -57,28 +57,26 @@ func stampFile(path string) (fileStamp, error) {
 // anew takes it away for a moment, or has it half written.
 const fileSettle = 2 * time.Second
 
-// follow takes in the drain file. A new order counts at once. A file that is wrong
-// changes nothing, and says so: neither is a node brought back by a slip of the
-// pen, nor taken out.
+// follow takes in the drain file. A new order counts at once. A file that is wrong,
+// or does not answer, changes nothing, and says so: neither is a node brought back
+// by a slip of the pen, nor taken out.
 func (d *drains) follow(path string, now time.Time) {
-	stamp, err := stampFile(path)
-	switch {
-	case err != nil:
-		d.fileErr = fmt.Errorf("%w; what it ordered before stays in force", err)
-		return
-	case stamp != d.seen || d.seenAt.IsZero():
-		d.seen, d.seenAt, d.read = stamp, now, false
+	look, ok := d.file.ask(path, now)
+	if ok {
+		d.fileErr = stays(look.err)
+	} else if late := d.file.silence(path, now); late != nil {
+		d.fileErr = stays(late)
 	}
-	if !d.read {
-		d.reread(stamp)
+	if ok && look.seen && (look.stamp != d.seen || d.seenAt.IsZero()) {
+		d.seen, d.seenAt = look.stamp, now
 	}
-	if d.fileErr != nil {
+	if !ok || look.err != nil {
 		d.order(unended(d.byFile, now))
 		return
 	}
-	list := d.inFile
+	list := look.list
 	if now.Sub(d.seenAt) < fileSettle {
-		list = slices.DeleteFunc(slices.Clone(list), func(o edge.Drain) bool { return stamp.size == 0 })
+		list = slices.DeleteFunc(slices.Clone(list), func(o edge.Drain) bool { return look.stamp.size == 0 })
 		for _, o := range d.byFile {
 			if !slices.ContainsFunc(list, func(n edge.Drain) bool { return n.Prefix == o.Prefix && n.Service == o.Service }) {
 				list = append(list, o)
@@ -88,42 +86,23 @@ func (d *drains) follow(path string, now time.Time) {
 	d.order(unended(list, now))
 }
 
+// stays adds to an error, if it is one, what becomes of the orders.
+func stays(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; what it ordered before stays in force", err)
+}
+
 // order makes list what the drain file orders, and keeps it.
 func (d *drains) order(list []edge.Drain) {
 	same := slices.EqualFunc(list, d.byFile, func(a, b edge.Drain) bool {
 		return a.Since.Equal(b.Since) && a.Until.Equal(b.Until) && a.Prefix == b.Prefix && a.Service == b.Service && a.Reason == b.Reason
 	})
-	if same && d.byFileErr == nil {
-		return
+	if !same {
+		d.byFile = list
+		d.keeper.keep(byFileFile, "what the drain file orders", list)
 	}
-	d.byFile = list
-	if d.dir != "" {
-		d.byFileErr = writeState(d.dir, byFileFile, "drains by file", list)
-	}
-}
-
-// reread reads the file as it is; one that cannot be read is tried again at the
-// next look.
-func (d *drains) reread(stamp fileStamp) {
-	if stamp == (fileStamp{}) {
-		d.inFile, d.fileErr, d.read = nil, nil, true
-		return
-	}
-	b, err := readDrainFile(stamp.path)
-	if err != nil {
-		d.fileErr = fmt.Errorf("%w; what it ordered before stays in force", err)
-		return
-	}
-	d.read = true
-	list, err := parseDrainFile(string(b))
-	if err != nil {
-		d.fileErr = fmt.Errorf("%s: %w; what it ordered before stays in force", stamp.path, err)
-		return
-	}
-	for i := range list {
-		list[i].Since = stamp.changed
-	}
-	d.inFile, d.fileErr = list, nil
 }
 
 func readDrainFile(path string) ([]byte, error) {
@@ -132,6 +111,9 @@ func readDrainFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("read drain file: %w", err)
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err == nil && !st.Mode().IsRegular() { // else a pipe that came meanwhile is an empty file
+		return nil, fmt.Errorf("read drain file: %s is not a regular file", path)
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxDrainFile+1))
 	if err == nil && len(b) > maxDrainFile {
 		err = fmt.Errorf("larger than %d bytes", maxDrainFile)

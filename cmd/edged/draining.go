@@ -26,6 +26,8 @@ const drainingName = "draining.json"
 type draining struct {
 	Left  []leaver  `json:"left"`
 	Pools []poolUse `json:"pools"`
+	// departures are not kept on disk: the others say it again.
+	departures departures
 }
 
 // leaver is a backend that is no longer in the configuration of this node. TCP
@@ -114,7 +116,7 @@ func remembered(views []view) draining {
 // drain. It returns too how many cannot be drained, since the table is full of
 // others: then those that left first are given up.
 func (m draining) leave(before []edge.TableService, after *edge.Config, now time.Time) (draining, int) {
-	next := draining{Left: slices.Clone(m.Left), Pools: m.Pools}
+	next := draining{Left: slices.Clone(m.Left), Pools: m.Pools, departures: m.departures}
 	total := 0
 	for _, s := range after.Fleet.Services {
 		stay := map[edge.BackendID]bool{}
@@ -206,24 +208,20 @@ const maxName = 32
 // keepDraining has m remembered. A disk that fails must not stop the forwarding:
 // it costs the deadline only if edged is started again.
 func (d *daemon) keepDraining(m draining) {
+	m.departures = d.draining.departures
 	if reflect.DeepEqual(m, d.draining) {
 		return
 	}
 	d.draining = m
-	b, err := json.MarshalIndent(m, "", "  ")
-	if err == nil {
-		err = replaceFile(filepath.Join(d.base.Local.StateDir, drainingName), append(b, '\n'))
-	}
-	if err != nil {
-		d.log.Warn("who is draining could not be kept", "err", err)
-	}
+	d.keeper.keep(drainingName, "who is draining", m)
 }
 
-// plan is the table for c, be it in force or to come, and what is to be
+// plan is the table for all, be it in force or to come, and what is to be
 // remembered if it comes.
-func (d *daemon) plan(c *edge.Config, statuses []edge.Status) (edge.Table, draining) {
+func (d *daemon) plan(all *edge.Config, statuses []edge.Status) (edge.Table, draining) {
 	now, m := time.Now(), d.draining
-	if old := d.config(); old != c {
+	old, c := d.served(d.config()), d.served(all)
+	if d.config() != all {
 		m = d.leave(table(old, d.seed, look(old, statuses, m, now)).Services, c, now)
 	}
 	views := look(c, statuses, m, now)

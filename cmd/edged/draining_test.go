@@ -32,6 +32,7 @@ func newBox(t *testing.T, dir string, previous, base *edge.Config) *box {
 	b := &box{t: t, probes: "b0+ b1+ b2+ b3+"}
 	base.Local.StateDir = dir
 	b.daemon = &daemon{base: base, log: slog.New(slog.NewTextHandler(&b.warned, nil))}
+	b.keeper = newKeeper(dir, b.log)
 	b.cfg.Store(base)
 	var err error
 	if b.draining, err = readDraining(dir); err != nil {
@@ -40,22 +41,29 @@ func newBox(t *testing.T, dir string, previous, base *edge.Config) *box {
 	if previous == nil {
 		previous = base
 	}
-	b.keepDraining(b.leave(everything(previous), base, time.Now()))
+	b.keep(b.leave(everything(previous), base, time.Now()))
 	return b
 }
 
 // turn is one turn of the loop.
 func (b *box) turn() edge.Table {
 	t, m := b.plan(b.config(), probed(b.t, b.probes))
-	b.keepDraining(m)
+	b.keep(m)
 	return t
+}
+
+// keep has m on the disk at once: there is no goroutine that would see to it.
+func (b *box) keep(m draining) {
+	b.t.Helper()
+	b.keepDraining(m)
+	mustDo(b.t, b.keeper.flush(time.Minute))
 }
 
 // reload applies next as adoptConfig does.
 func (b *box) reload(next *edge.Config) {
 	b.t.Helper()
 	planned, m := b.plan(next, probed(b.t, b.probes))
-	b.keepDraining(m)
+	b.keep(m)
 	b.cfg.Store(next)
 	if now := b.turn(); !reflect.DeepEqual(planned, now) {
 		b.t.Errorf("planned %+v, then %+v", planned, now)

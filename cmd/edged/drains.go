@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -23,31 +21,42 @@ const (
 // order must outlive this process and the box's reboot. Those of the drain file
 // are kept by that file instead.
 type drains struct {
-	dir  string
-	list []edge.Drain
+	keeper *keeper
+	list   []edge.Drain
+	// asked are the changes of list that are not known to be on the disk, in the
+	// order in which they came. None is in force before it is.
+	asked []drainChange
 	// byFile is what the drain file says; fileErr what is wrong with it, and then
 	// byFile is what it said before.
 	byFile  []edge.Drain
 	fileErr error
-	// seen is the file as it was first seen at seenAt, read says that inFile is
-	// what is in it.
+	// file looks at the drain file; seen is that as it was first seen at seenAt.
+	file   *drainReader
 	seen   fileStamp
 	seenAt time.Time
-	read   bool
-	inFile []edge.Drain
-	// byFileErr is why byFile could not be kept; tried again at the next look.
-	byFileErr error
-	// unkept says that the file on disk has orders that have ended, keepErr why.
-	unkept  bool
-	keepErr error
+}
+
+// drainChange is an order that is given, or one that is taken back.
+type drainChange struct {
+	edge.Drain
+	back bool
+	kept *receipt
+}
+
+func (c drainChange) on(list []edge.Drain) []edge.Drain {
+	out := slices.DeleteFunc(slices.Clone(list), func(o edge.Drain) bool { return o.Prefix == c.Prefix && o.Service == c.Service })
+	if !c.back {
+		out = append(out, c.Drain)
+	}
+	return out
 }
 
 // openDrains reads what an earlier process kept. A file that cannot be read is
 // an error: to ignore it would announce a prefix that an operator took out.
-func openDrains(dir string) (*drains, error) {
-	d := &drains{dir: dir}
-	err := readState(dir, drainsFile, "drains", &d.list)
-	return d, errors.Join(err, readState(dir, byFileFile, "drains by file", &d.byFile))
+func openDrains(k *keeper) (*drains, error) {
+	d := &drains{keeper: k, file: newDrainReader()}
+	err := readState(k.dir, drainsFile, "drains", &d.list)
+	return d, errors.Join(err, readState(k.dir, byFileFile, "drains by file", &d.byFile))
 }
 
 // all are the orders by command and by file.
@@ -84,79 +93,69 @@ func (d *drains) node() bool {
 	return slices.ContainsFunc(d.all(), func(o edge.Drain) bool { return o.Service == "" && o.Prefix == netip.Prefix{} })
 }
 
-// expire forgets the orders by command that have ended, and reports them. They
-// have ended even if that cannot be written down; it is tried again.
+// expire forgets the orders by command that have ended, and reports them.
 func (d *drains) expire(now time.Time) []edge.Drain {
-	over := func(o edge.Drain) bool { return !o.Until.IsZero() && !now.Before(o.Until) }
-	if !d.unkept && !slices.ContainsFunc(d.list, over) {
+	left := unended(d.list, now)
+	if len(left) == len(d.list) {
 		return nil
 	}
-	var ended, left []edge.Drain
-	for _, o := range d.list {
-		if over(o) {
-			ended = append(ended, o)
-		} else {
-			left = append(left, o)
-		}
-	}
+	ended := slices.DeleteFunc(d.list, func(o edge.Drain) bool { return o.Until.IsZero() || now.Before(o.Until) })
 	d.list = left
-	d.keepErr = d.keep(left)
-	d.unkept = d.keepErr != nil
+	d.keep()
 	return ended
 }
 
-// add keeps an order; one for the same is replaced.
-func (d *drains) add(o edge.Drain) error {
-	return d.keep(append(d.without(o.Prefix, o.Service), o))
+// add asks for an order, remove for the end of one; an order for the same is
+// replaced. The receipt says whether it is on the disk; at the next settle after
+// that it is in force. If it cannot be kept it never is.
+func (d *drains) add(o edge.Drain) *receipt { return d.ask(drainChange{Drain: o}) }
+
+// remove also says whether there is such an order.
+func (d *drains) remove(p netip.Prefix, s edge.ServiceID) (*receipt, bool) {
+	c := drainChange{Drain: edge.Drain{Prefix: p, Service: s}, back: true}
+	if list := d.wanted(); len(c.on(list)) == len(list) {
+		return nil, false
+	}
+	return d.ask(c), true
 }
 
-// remove takes an order back and says whether there was one.
-func (d *drains) remove(p netip.Prefix, s edge.ServiceID) (bool, error) {
-	list := d.without(p, s)
-	if len(list) == len(d.list) {
-		return false, nil
-	}
-	return true, d.keep(list)
+func (d *drains) ask(c drainChange) *receipt {
+	d.asked = append(d.asked, c)
+	c.kept = d.keeper.order(drainsFile, keptDrains, d.wanted())
+	d.asked[len(d.asked)-1] = c
+	return c.kept
 }
 
-func (d *drains) without(p netip.Prefix, s edge.ServiceID) []edge.Drain {
-	return slices.DeleteFunc(slices.Clone(d.list), func(o edge.Drain) bool { return o.Prefix == p && o.Service == s })
+// settle puts in force, and reports, what has been asked for and is on the disk now.
+func (d *drains) settle() []drainChange {
+	var in []drainChange
+	refused := false
+	for len(d.asked) > 0 && d.asked[0].kept.over() {
+		c := d.asked[0]
+		d.asked = d.asked[1:]
+		if c.kept.err != nil {
+			refused = true
+			continue
+		}
+		d.list = c.on(d.list)
+		in = append(in, c)
+	}
+	if refused { // it is perhaps on the disk all the same, or on its way
+		d.keep()
+	}
+	return in
 }
 
-// keep writes the list; on an error the old one is in force.
-func (d *drains) keep(list []edge.Drain) error {
-	if err := writeState(d.dir, drainsFile, "drains", list); err != nil {
-		return err
+// wanted are the orders by command as the file has them: with what is asked for, so that
+// no write takes out what the one before has put in.
+func (d *drains) wanted() []edge.Drain {
+	list := d.list
+	for _, c := range d.asked {
+		list = c.on(list)
 	}
-	d.list = list
-	return nil
+	return list
 }
 
-// replaceFile writes beside the file, syncs it, renames, and syncs the folder:
-// after a power cut either the old or the new content is there.
-func replaceFile(path string, b []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make state folder: %w", err)
-	}
-	if err := writeSynced(path+".new", b); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
+const keptDrains = "orders to drain"
 
-func writeSynced(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	return errors.Join(err, f.Sync(), f.Close())
-}
+func (d *drains) keep() { d.keeper.keep(drainsFile, keptDrains, d.wanted()) }

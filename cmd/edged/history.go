@@ -12,12 +12,7 @@ const flapsFile = "flaps.json"
 // watchLoop has the loop tell of what it decides, and remember what an earlier
 // process has withdrawn how often.
 func (d *daemon) watchLoop() error {
-	dir := d.config().Local.StateDir
-	d.loop.keepFlaps = func(m flaps) {
-		if err := writeState(dir, flapsFile, "withdrawals", m); err != nil {
-			d.log.Warn("keep withdrawals", "err", err)
-		}
-	}
+	d.loop.keepFlaps = func(m flaps) { d.keeper.keep(flapsFile, "withdrawals", m) }
 	d.loop.changed = func(from, to edge.Decision) {
 		if to.Rung == edge.Draining {
 			d.meter.drains(to.Prefix, time.Now())
@@ -29,7 +24,7 @@ func (d *daemon) watchLoop() error {
 		})
 	}
 	var kept flaps
-	if err := readState(dir, flapsFile, "withdrawals", &kept); err != nil {
+	if err := readState(d.keeper.dir, flapsFile, "withdrawals", &kept); err != nil {
 		return err
 	}
 	for p, f := range kept { // the file may say null

@@ -17,6 +17,7 @@ var (
 	metricBFD          = prometheus.NewDesc("edge_bfd_up", "1 if the BFD session is up.", []string{"peer"}, nil)
 	metricBFDFlaps     = prometheus.NewDesc("edge_bfd_flaps_total", "BFD sessions that went down.", []string{"peer"}, nil)
 	metricRPKI         = prometheus.NewDesc("edge_rpki_validity", "1 for what the RPKI says of the announcement.", []string{"prefix", "validity"}, nil)
+	metricRefused      = prometheus.NewDesc("edge_bgp_connections_refused_total", "Connections to the BGP port that were refused, by reason.", []string{"reason"}, nil)
 	metricVRPs         = prometheus.NewDesc("edge_rpki_vrps", "Validated ROA payloads known.", nil, nil)
 	metricSighting     = prometheus.NewDesc("edge_watch_sightings", "What the world makes of our prefixes and should not, by kind.", []string{"prefix", "kind"}, nil)
 	metricPrefer       = prometheus.NewDesc("edge_preference_active", "1 if an order to move traffic is in force.", nil, nil)
@@ -25,13 +26,16 @@ var (
 func speakerMetrics() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		metricPeer, metricFlaps, metricHeld, metricPeerReceived, metricUpdates, metricWithdraws, metricMalformed,
-		metricBFD, metricBFDFlaps, metricRPKI, metricVRPs, metricSighting, metricPrefer,
+		metricBFD, metricBFDFlaps, metricRPKI, metricVRPs, metricSighting, metricPrefer, metricRefused,
 	}
 }
 
 func (s scrape) speaker(st edge.SystemStatus) {
 	for _, p := range st.Speaker.Peers {
 		s.peer(p)
+	}
+	for why, n := range st.Speaker.Refused {
+		s.counter(metricRefused, n, why)
 	}
 	for _, o := range st.Speaker.Origins {
 		s.gauge(metricRPKI, 1, o.Net.String(), o.Validity)

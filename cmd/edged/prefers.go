@@ -34,14 +34,19 @@ func (d *daemon) followPrefers(now time.Time, members []edge.MemberState) {
 			lists = append(lists, m.Report.Prefer)
 		}
 	}
-	d.setPrefers(edge.MergePreferences(now, d.hasPrefix, lists...))
+	if next := edge.MergePreferences(now, d.hasPrefix, lists...); d.setPrefers(next) {
+		d.keeper.keep(prefersFile, keptPrefers, next)
+	}
 }
+
+const keptPrefers = "orders to move traffic"
 
 func (d *daemon) hasPrefix(p netip.Prefix) bool { return has(d.config().Fleet.Prefixes, p) }
 
-func (d *daemon) setPrefers(next []edge.Preference) {
+// setPrefers puts the orders in force and says whether they are others than before.
+func (d *daemon) setPrefers(next []edge.Preference) bool {
 	if slices.EqualFunc(next, d.prefers, edge.Preference.Equal) {
-		return
+		return false
 	}
 	for _, o := range next {
 		if !slices.ContainsFunc(d.prefers, o.Equal) {
@@ -49,9 +54,7 @@ func (d *daemon) setPrefers(next []edge.Preference) {
 		}
 	}
 	d.prefers = next
-	if err := writeState(d.config().Local.StateDir, prefersFile, "orders to move traffic", next); err != nil {
-		d.log.Warn("keep orders to move traffic", "err", err)
-	}
+	return true
 }
 
 // servePrefer takes an order to move traffic; one without sites takes the one
@@ -73,21 +76,22 @@ func (d *daemon) servePrefer(w http.ResponseWriter, r *http.Request) {
 		socket.Fail(w, http.StatusBadRequest, err)
 		return
 	}
-	d.change(w, r, func(context.Context) error { return d.prefer(o) })
+	d.change(w, r, func(context.Context) (*receipt, error) { return d.prefer(o) })
 }
 
-func (d *daemon) prefer(o edge.Preference) error {
+// prefer puts an order in force at once: the others keep it too, and tell it again.
+func (d *daemon) prefer(o edge.Preference) (*receipt, error) {
 	if err := d.known(o.Prefix, ""); err != nil {
-		return err
+		return nil, err
 	}
 	fleet := &d.config().Fleet
 	for _, id := range o.Sites {
 		if !slices.ContainsFunc(fleet.Sites, func(s edge.Site) bool { return s.ID == id }) {
-			return fmt.Errorf("%s is not a site of the configuration", id)
+			return nil, fmt.Errorf("%s is not a site of the configuration", id)
 		}
 	}
 	if len(o.Sites) == 0 && !slices.ContainsFunc(d.prefers, func(p edge.Preference) bool { return p.Prefix == o.Prefix && p.Holds(time.Now()) }) {
-		return fmt.Errorf("there is no order to move traffic for %s", allOr(o.Prefix))
+		return nil, fmt.Errorf("there is no order to move traffic for %s", allOr(o.Prefix))
 	}
 	// Also where another node's clock is ahead: the last word counts.
 	for _, was := range d.prefers {
@@ -96,10 +100,15 @@ func (d *daemon) prefer(o edge.Preference) error {
 		}
 	}
 	if err := o.Check(); err != nil {
-		return fmt.Errorf("%w (another node's clock is ahead: the order before is of %s)", err, o.Since.Format(time.RFC3339))
+		return nil, fmt.Errorf("%w (another node's clock is ahead: the order before is of %s)", err, o.Since.Format(time.RFC3339))
 	}
-	d.setPrefers(edge.MergePreferences(time.Now(), d.hasPrefix, d.prefers, []edge.Preference{o}))
-	return nil
+	next := edge.MergePreferences(time.Now(), d.hasPrefix, d.prefers, []edge.Preference{o})
+	if !d.setPrefers(next) {
+		return nil, nil
+	}
+	kept := d.keeper.order(prefersFile, keptPrefers, next)
+	kept.despite = "the order is in force, but a restart of this node may forget it"
+	return kept, nil
 }
 
 // preferWord says what an order orders.

@@ -186,6 +186,9 @@ func (d *daemon) probeVIP(ctx context.Context, p edge.Probe) error {
 	if !ok {
 		return fmt.Errorf("%w: no service %q", edge.ErrUnknown, p.Service)
 	}
+	if (*d.off.Load())[s.ID] {
+		return fmt.Errorf("%w: service %s is drained", edge.ErrUnknown, s.ID)
+	}
 	scheme := "http"
 	if s.TLS {
 		scheme = "https"

@@ -41,29 +41,34 @@ func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, er
 	}
 	leaves := carryOver(parsed, old, d.onAirNow())
 	next := leaves.with(parsed)
-	statuses := d.monitor.Statuses()
+	statuses := d.statuses()
 	// Adding goes maps, then probes, then the announcement. The forwarder
 	// refuses a table whole, so nothing has happened yet if it does.
 	if err := d.tryApply(ctx, next, leaves, statuses); err != nil {
 		d.appliedAt = time.Time{} // has the next turn apply the old table again
-		return nil, errors.Join(err, tidyHost(next, old, d.guards()...))
+		return nil, errors.Join(err, tidyHost(next, d.served(old), d.guards()...))
 	}
 	d.blocker.want(blocked)
 	d.base, d.leaving = parsed, leaves
 	d.adoptConfig(next, statuses)
-	d.hostErr = tidyHost(old, next, d.guards()...)
+	d.hostErr = tidyHost(old, d.served(next), d.guards()...)
 	d.log.Info("configuration applied", "generation", d.generation)
 	return edge.Diff(old, parsed), nil
 }
 
 func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving, statuses []edge.Status) error {
-	if err := prepareHost(next, d.guards()...); err != nil {
+	if err := prepareHost(d.served(next), d.guards()...); err != nil {
 		return fmt.Errorf("prepare host: %w", err)
 	}
 	// All that can be refused is asked before the first packet meets the table.
 	t, _ := d.plan(next, statuses)
 	if err := d.fwd.Check(t); err != nil {
 		return err
+	}
+	if len(d.rest.resting) > 0 { // those that rest must fit in again
+		if err := d.fwd.Check(table(next, d.seed, look(next, statuses, d.draining, time.Now()))); err != nil {
+			return err
+		}
 	}
 	if err := d.reloadProxy(ctx, next, leaves); err != nil {
 		return err
@@ -106,7 +111,7 @@ func (d *daemon) mayReload(ctx context.Context, old, parsed *edge.Config) error 
 		return fmt.Errorf("node.forwarder.flows, half_flows or node.bpf_dir has changed, which needs the data plane loaded anew: edgectl drain, wait until it is withdrawn, stop edged, remove %s, start edged, edgectl undrain; nothing was applied", old.Local.BPFDir)
 	}
 	if old.Local.DrainFile != parsed.Local.DrainFile && len(d.drains.byFile) > 0 {
-		return fmt.Errorf("node.drain_file has changed, and %s orders drains, which would end with it: remove it first; nothing was applied", old.Local.DrainFile)
+		return fmt.Errorf("node.drain_file has changed, and %s orders drains, which would end with it: remove it first, or restart edged if it cannot be reached; nothing was applied", old.Local.DrainFile)
 	}
 	speaker := ordered(parsed.Local.Speaker)
 	d.loop.bgp.Lease = speaker.Lease // not a matter of the sessions
@@ -145,9 +150,9 @@ func (d *daemon) carryFromSpeaker() {
 		d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
 		d.monitor.Set(allProbes(next))
 		d.proxy.keep(d.leaving.services)
-		d.hostErr = prepareHost(next, d.guards()...)
+		d.hostErr = prepareHost(d.served(next), d.guards()...)
 	}
-	d.hostErr = errors.Join(d.hostErr, tidyHost(before, next, d.guards()...))
+	d.hostErr = errors.Join(d.hostErr, tidyHost(before, d.served(next), d.guards()...))
 	d.remember()
 }
 
@@ -165,10 +170,9 @@ func (d *daemon) drainOf(p netip.Prefix) *edge.Drain {
 
 // departed forgets a prefix that has left and has been gone for long enough
 // that the routers send nothing any more: removing goes withdraw, wait, maps.
-func (d *daemon) departed(now time.Time) {
+func (d *daemon) departed(now time.Time, members []edge.MemberState) {
 	gone := func(p edge.Prefix) bool {
-		l := d.loop.last[p.Net]
-		return (l.Rung == edge.Withdrawn || l.Rung == edge.Withheld) && now.Sub(l.Since) > settleTime
+		return d.mayDepart(p.Net, now, members)
 	}
 	if !slices.ContainsFunc(d.leaving.prefixes, gone) {
 		return
@@ -180,9 +184,24 @@ func (d *daemon) departed(now time.Time) {
 		return !has(d.leaving.prefixes, at.Net)
 	})
 	next := d.leaving.with(d.base)
-	d.adoptConfig(next, d.monitor.Statuses())
+	d.adoptConfig(next, d.statuses())
 	d.appliedAt = time.Time{} // has the next turn apply it
-	d.hostErr = tidyHost(before, next, d.guards()...)
+	d.hostErr = tidyHost(before, d.served(next), d.guards()...)
+}
+
+// mayDepart says whether nothing comes any more for a prefix that has left: the
+// drain timeouts of its services end the wait, since who has taken them out of the
+// configuration has said that they go.
+func (d *daemon) mayDepart(p netip.Prefix, now time.Time, members []edge.MemberState) bool {
+	off, services := d.loop.offSince(p, now), d.servicesOf(p)
+	if off < settleTime || len(services) == 0 {
+		return off >= settleTime
+	}
+	longest := settleTime
+	for _, s := range services {
+		longest = max(longest, s.DrainTimeout)
+	}
+	return off >= longest || d.meter.still(p, now) && d.used(p, now, members) == ""
 }
 
 // settleTime is how long the services of a withdrawn prefix are still served.

@@ -44,6 +44,7 @@ func (d *daemon) order(ctx context.Context, f func(context.Context) error) error
 func (d *daemon) control(ctx context.Context) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
+	defer d.drains.file.wait()
 	first := true
 	for {
 		d.turn(ctx)
@@ -66,36 +67,60 @@ func (d *daemon) control(ctx context.Context) error {
 // turn is one round of the loop. The table goes first: a prefix is announced
 // only once the forwarder knows its services.
 func (d *daemon) turn(ctx context.Context) {
-	statuses := d.monitor.Statuses()
-	d.follow(time.Now())
+	now, members := time.Now(), d.guard.Members()
+	d.follow(now, members)
+	s := d.sees(now, members)
 	if !d.loop.adopted && d.loop.adopt(ctx) {
 		d.carryFromSpeaker()
-		d.loop.wasOff(d.config(), time.Now())
+		d.loop.wasOff(d.config(), now)
 	}
 	if d.mayApply() {
-		d.apply(ctx, statuses)
+		d.apply(ctx, s.statuses)
 	}
 	if d.loop.adopted {
-		d.decide(ctx, statuses)
+		d.decide(ctx, s)
 	}
 	if d.loop.speakerErr == nil { // else it grows old
 		d.held.Store(&readBack{d.loop.state, d.loop.stateAt})
 	}
 	d.guard.Publish(edge.Report{
-		Says: d.loop.claims(d.config()), Load: d.load(),
-		Shared: health.SharedStates(d.config(), statuses), Prefer: d.prefers,
+		Says: d.claims(), Load: d.load(), Spared: d.spared(),
+		Shared: s.shared, Prefer: d.prefers,
 	})
-	d.show(statuses)
+	d.show(s.statuses)
+}
+
+// sight is what a turn goes by.
+type sight struct {
+	now      time.Time
+	members  []edge.MemberState
+	statuses []edge.Status
+	shared   map[edge.ProbeID]edge.ProbeState
+}
+
+func (d *daemon) sees(now time.Time, members []edge.MemberState) sight {
+	s := sight{now: now, members: members, statuses: d.statuses()}
+	s.shared = health.SharedStates(d.config(), s.statuses)
+	return s
 }
 
 // follow takes in the orders that come by file and from other nodes, and ends
 // those whose time is over.
-func (d *daemon) follow(now time.Time) {
+func (d *daemon) follow(now time.Time, members []edge.MemberState) {
+	for _, c := range d.drains.settle() {
+		if c.back {
+			d.noteOrder("drain", drainName(c.Drain), "drained", "ended", "undrain")
+		} else {
+			d.noteOrder("drain", drainName(c.Drain), "-", "drained", c.Reason)
+		}
+	}
 	d.drains.follow(d.config().Local.DrainFile, now)
 	for _, o := range d.drains.expire(now) {
 		d.noteOrder("drain", drainName(o), "drained", "ended", "its time is over")
 	}
-	d.followPrefers(now, d.guard.Members())
+	d.followPrefers(now, members)
+	d.followDepartures(now, members)
+	d.followRest(now, members)
 }
 
 // load is what the proxy said of its load; one that has stopped answering gets
@@ -126,21 +151,21 @@ func (d *daemon) mayApply() bool {
 const settleLimit = 30 * time.Second
 
 // decide runs the loop and forgets what has left.
-func (d *daemon) decide(ctx context.Context, statuses []edge.Status) {
-	in := d.inputs(time.Now(), statuses)
+func (d *daemon) decide(ctx context.Context, s sight) {
+	in := d.inputs(s)
 	d.loop.step(ctx, in)
-	d.departed(in.now)
+	d.departed(s.now, s.members)
 }
 
 // inputs are all that is decided from.
-func (d *daemon) inputs(now time.Time, statuses []edge.Status) inputs {
-	members := d.guard.Members()
-	d.followShared(now, members, health.SharedStates(d.config(), statuses))
+func (d *daemon) inputs(s sight) inputs {
+	d.followShared(s.now, s.members, s.shared)
 	in := inputs{
-		now: now, config: d.config(), generation: d.generation,
-		statuses: statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(members),
-		sharedBy: d.sharedBy(members), quiet: d.meter.quiet, prefers: d.prefers, resting: d.drains.node(),
+		now: s.now, config: d.config(), generation: d.generation,
+		statuses: s.statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(s.members),
+		sharedBy: d.sharedBy(s.members), unserved: d.unserved(s.statuses), quiet: d.meter.quiet, prefers: d.prefers, resting: d.drains.node(),
 	}
+	in.notReady = d.drains.file.unheard(d.config().Local.DrainFile)
 	if err := d.tableErr.Load(); err != nil {
 		in.notReady = edge.Reason(fmt.Sprintf("the forwarder's table could not be applied: %v", *err))
 	}
@@ -218,9 +243,15 @@ func (d *daemon) show(statuses []edge.Status) {
 	st := &edge.SystemStatus{
 		Node: c.Local.ID, Site: c.Self().Site, Version: version.String(), Time: time.Now(), Started: d.started,
 		Generation: d.generation, ConfigHash: c.Hash, ConfigErr: d.configErr,
-		Decisions: d.loop.decisions(), Drains: d.drains.all(), Prefers: slices.DeleteFunc(slices.Clone(d.prefers), func(o edge.Preference) bool { return !o.Holds(time.Now()) }),
-		Probes: statuses, Speaker: d.loop.state, Guard: d.guard.State(),
+		Decisions: d.standing(), Drains: d.drains.all(), Prefers: slices.DeleteFunc(slices.Clone(d.prefers), func(o edge.Preference) bool { return !o.Holds(time.Now()) }),
+		Probes: d.monitor.Statuses(), Speaker: d.loop.state, Guard: d.guard.State(),
 		Services: summaries(c, look(c, statuses, d.draining, time.Now())),
+	}
+	for i := range st.Services {
+		s := &st.Services[i]
+		if _, resting := d.rest.resting[s.Prefix]; resting {
+			s.Reason = "not served here: its prefix is drained"
+		}
 	}
 	for _, p := range c.Fleet.Prefixes {
 		st.Conditions = append(st.Conditions, edge.PrefixHealth{Prefix: p.Net, MinSites: p.MinSites, Condition: d.loop.conditions[p.Net]})

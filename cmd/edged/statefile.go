@@ -25,14 +25,32 @@ func readState(dir, name, what string, v any) error {
 	return nil
 }
 
-// writeState replaces such a file.
-func writeState(dir, name, what string, v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
+// replaceFile writes beside the file, syncs it, renames, and syncs the folder:
+// after a power cut either the old or the new content is there.
+func replaceFile(path string, b []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make state folder: %w", err)
+	}
+	if err := writeSynced(path+".new", b); err != nil {
+		os.Remove(path + ".new") // a disk that is full needs the room
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("encode %s: %w", what, err)
+		return err
 	}
-	if err := replaceFile(filepath.Join(dir, name), append(b, '\n')); err != nil {
-		return fmt.Errorf("keep %s: %w", what, err)
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func writeSynced(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
 	}
-	return nil
+	_, err = f.Write(b)
+	return errors.Join(err, f.Sync(), f.Close())
 }

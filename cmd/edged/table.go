@@ -26,6 +26,8 @@ type target struct {
 	// What its probe says; look fills it in.
 	state   edge.ProbeState
 	lastErr string
+	// leaving says that it is on its way out of the prefix: see departures.
+	leaving bool
 }
 
 // targets returns the backends that this node uses for s, sorted by name: the
@@ -72,6 +74,7 @@ func isSelf(n edge.Node, a netip.Addr) bool { return a == n.Addr4 || a == n.Addr
 type view struct {
 	service edge.Service
 	targets []target
+	gone    []target // nodes that have left the prefix: nothing is sent to them
 	choice  edge.Choice
 	alike   edge.Reason // why the weights of the checks do not count; empty: they do
 	use     poolUse
@@ -86,9 +89,14 @@ func look(c *edge.Config, statuses []edge.Status, m draining, now time.Time) []v
 	for _, s := range statuses {
 		known[s.Probe] = s
 	}
+	var nodes map[netip.Addr]edge.NodeID
+	if len(m.departures) > 0 {
+		nodes = nodesAt(c)
+	}
 	var out []view
 	for _, s := range c.Fleet.Services {
 		v := view{service: s, targets: targets(c, s), now: now}
+		v.dismiss(c, m.departures, nodes, known)
 		v.choose(known)
 		v.use = m.pool(s.ID, v.choice, now)
 		v.left = m.of(c.Self(), v)
@@ -105,6 +113,9 @@ func (v *view) choose(known map[edge.ProbeID]edge.Status) {
 		t := &v.targets[i]
 		s := known[t.probe]
 		t.state, t.lastErr, said[i] = s.State, s.LastErr, s.Weight
+		if t.leaving && t.lastErr == hasLeft { // to the health; who is still here serves
+			t.state, t.lastErr = edge.Up, ""
+		}
 		if t.state == edge.Full { // alive: to shed load is what weights are for
 			t.state = edge.Up
 		}
@@ -113,6 +124,7 @@ func (v *view) choose(known map[edge.ProbeID]edge.Status) {
 		}
 		in[i] = edge.Candidate{ID: t.id, State: t.state, Weight: t.weight, Failover: t.failover}
 	}
+	v.yield(in)
 	if v.service.WeightFromCheck {
 		in, v.alike = edge.WeighByCheck(in, said)
 		for i := range in {
@@ -120,6 +132,52 @@ func (v *view) choose(known map[edge.ProbeID]edge.Status) {
 		}
 	}
 	v.choice = edge.Eligible(in, v.service.Failover)
+}
+
+// dismiss takes out the nodes that have left the prefix of the service, and notes
+// who is about to. One whose time is over but that serves still is kept while this
+// node is on the air and nobody is up who stays.
+func (v *view) dismiss(c *edge.Config, all departures, nodes map[netip.Addr]edge.NodeID, known map[edge.ProbeID]edge.Status) {
+	if len(all) == 0 {
+		return
+	}
+	p, _ := c.Fleet.PrefixOf(v.service.VIP.Addr())
+	stays := false
+	for i := range v.targets {
+		t := &v.targets[i]
+		t.leaving = all[place{nodes[t.addr], p.Net}].closed
+		up := t.check.Kind == "" || known[t.probe].State.Alive()
+		stays = stays || up && !t.leaving && t.weight > 0
+	}
+	v.targets = slices.DeleteFunc(v.targets, func(t target) bool {
+		d := all[place{nodes[t.addr], p.Net}]
+		ended := (stays || d.unneeded) && d.ended(v.now, v.service.DrainTimeout)
+		if !t.leaving || t.local || !d.over && !ended {
+			return false
+		}
+		v.gone = append(v.gone, t)
+		return true
+	})
+}
+
+// yield takes their share from the nodes that are about to leave, if there is one
+// up that stays: to be drained is better than to be down.
+func (v *view) yield(in []edge.Candidate) {
+	stays := func(c edge.Candidate) bool { return c.State == edge.Up && c.Weight > 0 }
+	var out []int
+	some := false
+	for i, t := range v.targets {
+		if t.leaving {
+			out = append(out, i)
+		} else {
+			some = some || stays(in[i])
+		}
+	}
+	for _, i := range out {
+		if some {
+			in[i].Weight, v.targets[i].weight = 0, 0
+		}
+	}
 }
 
 // unused says whether t is of the pool that new flows do not go to.
@@ -246,6 +304,9 @@ func summaries(c *edge.Config, views []view) []edge.ServiceSummary {
 		for i := range v.targets {
 			sum.Backends = append(sum.Backends, v.summary(i))
 		}
+		for _, t := range v.gone {
+			sum.Backends = append(sum.Backends, edge.BackendSummary{ID: t.id, Addr: t.addr, Weight: t.weight, State: edge.Down, Reason: hasLeft})
+		}
 		for _, l := range v.left {
 			sum.Backends = append(sum.Backends, edge.BackendSummary{
 				ID: l.Backend, Addr: l.Addr, Local: isSelf(c.Self(), l.Addr),
@@ -278,12 +339,16 @@ func (v view) reason(i int) edge.Reason {
 	switch {
 	case inRing && t.state == edge.Down:
 		return edge.Reason("down, but no other backend is up: " + t.lastErr)
+	case inRing && t.leaving:
+		return "it is being drained, but there is no better backend"
 	case inRing && t.weight == 0:
 		return "weight 0, but there is no better backend"
 	case inRing:
 		return ""
 	case t.state == edge.Down:
 		return edge.Reason("down: " + t.lastErr)
+	case t.leaving && t.weight == 0:
+		return "it is being drained"
 	case t.weight == 0:
 		return "weight 0"
 	case v.unused(t) && t.failover:

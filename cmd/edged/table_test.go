@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -94,32 +95,30 @@ func nowhere(edge.ServiceID) netip.Addr { return netip.Addr{} }
 
 func TestDrainsSurvive(t *testing.T) {
 	dir := t.TempDir()
-	d, err := openDrains(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testDrains(t, dir)
 	all, one := edge.Drain{Reason: "all"}, edge.Drain{Prefix: p4, Reason: "one"}
 	for _, o := range []edge.Drain{all, one, {Prefix: p4, Reason: "two"}} {
-		if err := d.add(o); err != nil {
-			t.Fatal(err)
-		}
+		d.add(o)
 	}
-	again, err := openDrains(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, d.keeper.flush(time.Minute))
+	again := testDrains(t, dir)
 	if got := again.of(p4, nowhere); got == nil || got.Reason != "two" {
 		t.Errorf("drain of %s: %+v", p4, got)
 	}
 	if got := again.of(p6, nowhere); got == nil || got.Reason != "all" {
 		t.Errorf("drain of %s: %+v", p6, got)
 	}
-	if had, err := again.remove(netip.Prefix{}, ""); !had || err != nil {
-		t.Errorf("remove: %t, %v", had, err)
+	if _, had := again.remove(netip.Prefix{}, ""); !had {
+		t.Error("nothing to remove")
 	}
-	if had, _ := again.remove(netip.Prefix{}, ""); had {
+	if _, had := again.remove(netip.Prefix{}, ""); had {
 		t.Error("removed twice")
 	}
+	if again.of(p6, nowhere) == nil {
+		t.Error("a drain is taken back before that is on the disk")
+	}
+	mustDo(t, again.keeper.flush(time.Minute))
+	again.settle()
 	if again.of(p6, nowhere) != nil {
 		t.Error("a drain that was taken back is still there")
 	}
@@ -132,7 +131,7 @@ func TestDrainsUnreadable(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "drains.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openDrains(dir); err == nil {
+	if _, err := openDrains(newKeeper(dir, slog.New(slog.DiscardHandler))); err == nil {
 		t.Error("a broken file was taken for no drains")
 	}
 }

@@ -16,6 +16,11 @@ const (
 	// traffic any more.
 	quietShare = 0.05
 	quietRate  = 20
+	// stillRate is how many packets a second at most do not count as traffic, when it
+	// is asked whether anything comes at all, and meterLimit how old what is known of
+	// it may be.
+	stillRate  = 1
+	meterLimit = 3 * time.Second
 )
 
 // meter measures how many packets a second come for each prefix.
@@ -25,12 +30,14 @@ type meter struct {
 	rate  map[netip.Prefix]float64
 	base  map[netip.Prefix]float64 // when the prefix began to drain
 	since map[netip.Prefix]time.Time
+	busy  map[netip.Prefix]time.Time // when there was traffic last
 }
 
 func newMeter() *meter {
 	return &meter{
 		count: map[netip.Prefix]uint64{}, rate: map[netip.Prefix]float64{},
 		base: map[netip.Prefix]float64{}, since: map[netip.Prefix]time.Time{},
+		busy: map[netip.Prefix]time.Time{},
 	}
 }
 
@@ -53,8 +60,12 @@ func (m *meter) observe(now time.Time, c *edge.Config, st edge.ForwarderStats) {
 		}
 	}
 	for p, n := range count {
-		if was, ok := m.count[p]; ok && n >= was && !m.at.IsZero() {
+		was, ok := m.count[p]
+		if ok = ok && n >= was && !m.at.IsZero(); ok {
 			m.rate[p] = float64(n-was) / passed.Seconds()
+		}
+		if !ok || m.rate[p] > stillRate {
+			m.busy[p] = now
 		}
 	}
 	m.at, m.count = now, count
@@ -74,4 +85,10 @@ func (m *meter) quiet(p netip.Prefix) bool {
 		return false // nothing is known of it
 	}
 	return m.rate[p] <= max(quietShare*m.base[p], min(quietRate, m.base[p]/2))
+}
+
+// still says whether nothing has come for p for the settle time.
+func (m *meter) still(p netip.Prefix, now time.Time) bool {
+	_, counted := m.count[p]
+	return counted && now.Sub(m.at) < meterLimit && now.Sub(m.busy[p]) >= settleTime
 }

@@ -28,7 +28,7 @@ func (d *daemon) serveWhatIf(w http.ResponseWriter, r *http.Request) {
 	}
 	var out edge.WhatIf
 	err := d.order(r.Context(), func(context.Context) (err error) {
-		in := d.inputs(time.Now(), d.monitor.Statuses())
+		in := d.inputs(d.sees(time.Now(), d.guard.Members()))
 		out, err = d.loop.whatIf(in, changes)
 		return err
 	})

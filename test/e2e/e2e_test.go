@@ -69,6 +69,8 @@ var parts = []struct {
 	{"drain survives a restart", drain},
 	{"an order moves traffic, and is taken back", prefer},
 	{"a file drains", drainByFile},
+	{"a drain file that hangs changes nothing", drainFileHangs},
+	{"a drained box stops serving", drainWhole},
 	{"a reload that is wrong changes nothing", badReload},
 	{"a reload that drops a prefix asks the guard", dropPrefix},
 	{"a reload that would end the sessions is refused", sessionsReload},
