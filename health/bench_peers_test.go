@@ -36,7 +36,7 @@ func paced(each func(), end func()) generator {
 			each()
 			runs.Add(uint64(batch))
 			next = next.Add(tick)
-			time.Sleep(time.Until(next))
+			nap(time.Until(next))
 		}
 	}()
 	return generator{cpuTime, runs.Load, func() {
@@ -93,11 +93,11 @@ func (f *flight) bare(socks []*sock) {
 	if f.request == nil {
 		return
 	}
-	time.Sleep(gather)
+	nap(gather)
 	for _, s := range socks {
 		n, err := receive(s.fd, buf)
 		for ; err == unix.EAGAIN; n, err = receive(s.fd, buf) {
-			time.Sleep(gather)
+			nap(gather)
 		}
 		if err != nil || n == 0 {
 			panic(fmt.Sprint("no answer: ", n, err))

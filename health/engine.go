@@ -200,7 +200,7 @@ func (g *engine) send(f *flight, now time.Time) {
 func (g *engine) wait(until time.Time, wake <-chan struct{}) {
 	g.advance()
 	if len(g.young) >= crowd {
-		time.Sleep(gather)
+		nap(gather)
 		g.advance()
 	}
 	for _, f := range g.young {
@@ -225,7 +225,7 @@ func (g *engine) wait(until time.Time, wake <-chan struct{}) {
 		return some
 	})
 	if some && g.flights >= crowd {
-		time.Sleep(gather)
+		nap(gather)
 		g.look()
 	}
 }

@@ -3,6 +3,7 @@ package health
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -92,3 +93,6 @@ func failed(no unix.Errno) error {
 	}
 	return nil
 }
+
+// nap lets answers gather, or time pass until the next tick.
+func nap(d time.Duration) { time.Sleep(d) }

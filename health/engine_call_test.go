@@ -107,7 +107,7 @@ func TestForget(t *testing.T) {
 	m := New(Options{})
 	defer m.engine.close()
 	slow := says(t, func(c net.Conn) {
-		time.Sleep(20 * time.Millisecond) // the run is to wait for it
+		<-time.After(20 * time.Millisecond) // the run is to wait for it
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 	})
 	web, tcp := m.entry(realProbe("web", edge.ProbeHTTP, slow), nil), m.entry(realProbe("tcp", edge.ProbeTCP, slow), nil)

@@ -77,6 +77,7 @@ func (s *session) received(raw []byte) bool {
 	p := s.p
 	u, err := wire.ParseUpdate(raw, s.remote.FourOctet)
 	p.mu.Lock()
+	p.rev++
 	p.counts.UpdatesReceived++
 	if err != nil || len(u.Strange) > 0 {
 		p.counts.Malformed++
@@ -212,6 +213,7 @@ func (s *session) announce(raw []byte) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.rev++
 	p.counts.UpdatesSent++
 	p.counts.WithdrawsSent += uint64(len(u.Withdrawn))
 	s.out.Apply(u)
@@ -249,6 +251,7 @@ func (s *session) stop(u wire.Update, refused map[netip.Prefix]string) {
 	first := slices.SortedFunc(maps.Keys(refused), netip.Prefix.Compare)[0]
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
+	s.p.rev++
 	for _, prefix := range u.Announced {
 		why, ok := refused[prefix]
 		if !ok {
@@ -288,7 +291,7 @@ func (s *session) describe(st *State) {
 	st.OverLimit = s.in.Over()
 	st.Default = s.p.c.Peer.DefaultRoute && (s.default4 || s.default6)
 	st.NotSent = maps.Clone(s.notSent)
-	st.Held = []edge.HeldPrefix{}
+	st.Held = make([]edge.HeldPrefix, 0, s.out.Len(edge.IPv4)+s.out.Len(edge.IPv6))
 	for prefix, path := range s.out.All() {
 		st.Held = append(st.Held, held(prefix, path, s.p.c))
 	}

@@ -53,6 +53,8 @@ type peer struct {
 	lastErrAt time.Time
 	lost      string // why the last established session ended
 	counts    edge.MessageCounts
+	// rev is another one after each change of what State shows.
+	rev uint64
 }
 
 // farewell is why a session ends, and what the router is told; code 0: nothing.
@@ -160,6 +162,7 @@ func (p *peer) update(c Config) bool {
 	if !sameSession(p.c, c) {
 		return false
 	}
+	p.rev++
 	c.Restarting = p.c.Restarting
 	p.c = c
 	for _, s := range p.sessions {
@@ -197,6 +200,7 @@ func (p *peer) note() {
 	case p.dialling:
 		word = "connect"
 	}
+	p.rev++
 	close(p.changed)
 	p.changed = make(chan struct{})
 	was := p.word
@@ -231,6 +235,7 @@ func (p *peer) failed(why string) {
 		why += "; the last session was lost: " + p.lost
 	}
 	p.lastErr, p.lastErrAt = why, p.h.o.Now()
+	p.rev++
 }
 
 // await blocks until cond holds; false: ctx has ended. cond is called with p.mu

@@ -125,6 +125,7 @@ type Hub struct {
 
 	mu        sync.Mutex
 	peers     map[netip.Addr]*peer
+	added     uint64               // peers, ever
 	listeners []*listener          // for all peers; they stay while Run runs
 	links     map[string]*listener // by interface
 	troubles  map[string]string    // why there is none on an interface
@@ -243,6 +244,9 @@ func (h *Hub) register(p *peer) error {
 		}
 	}
 	h.peers[p.addr] = p
+	// No peer has the revisions of one before it.
+	h.added++
+	p.rev = h.added << 32
 	h.tune()
 	return nil
 }
@@ -329,4 +333,18 @@ func (h *Hub) State(addr netip.Addr) (State, bool) {
 		return State{}, false
 	}
 	return p.state(), true
+}
+
+// Revision is another number whenever State may say something else than before,
+// at little cost: asked often, State of hundreds of peers with a thousand prefixes
+// each is most of the work. It is 0 if the peer is not there. A State that is read
+// behind a Revision is at least as new.
+func (h *Hub) Revision(addr netip.Addr) uint64 {
+	p := h.peer(addr)
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rev
 }

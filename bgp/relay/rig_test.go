@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,12 @@ type rig struct {
 	mu      sync.Mutex
 	words   map[netip.Addr][]string // what OnChange has led to
 	updates int                     // calls of OnReceive
+	seen    map[revision]State
+}
+
+type revision struct {
+	peer netip.Addr
+	n    uint64
 }
 
 type safeBuffer struct {
@@ -55,7 +62,7 @@ func newRig(t testing.TB, listen int) *rig {
 
 func newRigIn(t testing.TB, ns *space, listen int) *rig {
 	t.Helper()
-	r := &rig{t: t, ns: ns, log: &safeBuffer{}, words: map[netip.Addr][]string{}, done: make(chan error, 1)}
+	r := &rig{t: t, ns: ns, log: &safeBuffer{}, words: map[netip.Addr][]string{}, seen: map[revision]State{}, done: make(chan error, 1)}
 	r.hub = New(Options{
 		Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Listen: listen,
 		OnReceive: func(edge.PeerID, wire.Update) { r.mu.Lock(); r.updates++; r.mu.Unlock() },
@@ -113,9 +120,20 @@ func (r *rig) add(p edge.Peer) *gobgp {
 
 func (r *rig) state(p edge.Peer) State {
 	r.t.Helper()
+	before := r.hub.Revision(p.Addr)
 	st, ok := r.hub.State(p.Addr)
 	if !ok {
 		r.t.Fatalf("no peer %s", p.Addr)
+	}
+	// No two states have one revision.
+	if key := (revision{p.Addr, before}); before == r.hub.Revision(p.Addr) {
+		r.mu.Lock()
+		was, known := r.seen[key]
+		r.seen[key] = st
+		r.mu.Unlock()
+		if known && !reflect.DeepEqual(was, st) {
+			r.t.Errorf("revision %d of %s is\n%+v\nand\n%+v", before, p.ID, was, st)
+		}
 	}
 	return st
 }

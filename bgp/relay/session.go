@@ -250,5 +250,6 @@ func (s *session) say(b []byte) bool {
 func (s *session) malformed() {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
+	s.p.rev++
 	s.p.counts.Malformed++
 }

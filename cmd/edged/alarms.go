@@ -113,6 +113,9 @@ func speakerAlarms(s edge.SpeakerState) []string {
 			add("BGP peer %s sends more prefixes than its import_limit; none is used, but it is perhaps a leak", p.ID)
 		}
 	}
+	if s.KeepErr != "" {
+		add("edgebgp cannot keep its intent, a restart would announce an older one: %s", s.KeepErr)
+	}
 	for _, o := range s.Origins {
 		if strings.HasPrefix(o.Validity, "invalid") {
 			add("%s is RPKI %s: %s", o.Net, o.Validity, o.Evidence)
