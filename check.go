@@ -120,6 +120,7 @@ func (k *checker) nodes() {
 	k.siteIndex, k.sitesWhole = unique(k, "fleet.sites", ".name", f.Sites, func(s Site) SiteID { return s.ID })
 	unique(k, "fleet.nodes", ".name", f.Nodes, func(n Node) NodeID { return n.ID })
 	unique(k, "fleet.nodes", ".gossip", f.Nodes, func(n Node) netip.AddrPort { return n.Gossip })
+	unique(k, "fleet.nodes", ".public_key", f.Nodes, func(n Node) NodeKey { return n.PublicKey })
 	unique(k, "fleet.nodes", ".address4", f.Nodes, func(n Node) netip.Addr { return n.Addr4 })
 	unique(k, "fleet.nodes", ".address6", f.Nodes, func(n Node) netip.Addr { return n.Addr6 })
 	for i, n := range f.Nodes {
@@ -280,13 +281,5 @@ func (k *checker) regions() {
 				k.fail(fmt.Sprintf("%s.regions[%d]", path, j), "%s is not in fleet.regions", quote(string(id)))
 			}
 		}
-	}
-}
-
-// guard: a promise must outlive the round that asks for it.
-func (k *checker) guard() {
-	g := k.c.Fleet.Guard
-	if g.PromiseLease > 0 && g.AskTimeout*2 > g.PromiseLease {
-		k.fail("fleet.guard.ask_timeout", "%s is more than half of promise_lease %s", short(g.AskTimeout), short(g.PromiseLease))
 	}
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,6 +23,9 @@ type Config struct {
 // Local is this box.
 type Local struct {
 	ID NodeID
+	// KeyFile holds its private key: Ed25519, PEM of PKCS#8. Only its owner may
+	// read it.
+	KeyFile string
 	// RunDir holds the unix sockets, StateDir what survives a reboot, BPFDir
 	// (on a bpffs) the pinned programs, maps and links.
 	RunDir, StateDir, BPFDir string
@@ -109,6 +113,9 @@ type Node struct {
 
 // NodeKey is an Ed25519 public key (RFC 8032), as the 32 bytes that it is.
 type NodeKey [32]byte
+
+// String returns the key in base64, as the configuration has it.
+func (k NodeKey) String() string { return base64.StdEncoding.EncodeToString(k[:]) }
 
 // Prefix is what BGP carries.
 type Prefix struct {
@@ -233,7 +240,8 @@ type Route struct {
 
 // Guard is the policy of leaving, the same on every box.
 type Guard struct {
-	// KeyFile holds the gossip key: 32 bytes, base64.
+	// KeyFile holds the gossip keys, one a line: 32 bytes, base64. The first
+	// encrypts, all are accepted.
 	KeyFile string
 	// PromiseLease is how long a promise to stay binds; AskTimeout how long a
 	// round waits for promises; BackOff the pause after a refused round.
@@ -242,9 +250,8 @@ type Guard struct {
 	// that the traffic moves before the route does; 0 asks at once. It ends early
 	// when the traffic has gone.
 	DrainTime time.Duration
-	// SickDrainTime is the same for a withdrawal for sickness: what cannot be served
-	// should go at once, which is what 0 does, but a site that fails a need and yet
-	// serves may give its traffic time.
+	// SickDrainTime is the same for a withdrawal for sickness: long enough for the
+	// routers to know of the other sites before the route of this one goes.
 	SickDrainTime time.Duration
 	// MaxCycles is how often in an hour a prefix may be withdrawn for sickness;
 	// beyond it is degraded only.

@@ -65,6 +65,7 @@ func TestErrors(t *testing.T) {
 	for file, cases := range map[string]string{
 		"testdata/example.yaml": "testdata/errors.txt", "testdata/forwarder.yaml": "testdata/forwarder-errors.txt",
 		"testdata/bgp.yaml": "testdata/bgp-errors.txt", "testdata/health.yaml": "testdata/health-errors.txt",
+		"testdata/guard.yaml": "testdata/guard-errors.txt",
 	} {
 		base := read(t, file)
 		for i, one := range strings.Split(read(t, cases), "\n\n") {
@@ -168,18 +169,23 @@ func TestParseHostile(t *testing.T) {
 	}
 }
 
+// keyOf is a key as the file has it, another for each n.
+func keyOf(n int) string {
+	return NodeKey{0: 1, 30: byte(n >> 8), 31: byte(n)}.String()
+}
+
 // TestParseLarge: a fleet of the size of a very large one, cross-checked.
 func TestParseLarge(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("node: {name: n0, forwarder: {interfaces: [eth0]}, bgp: {asn: 1}}\nfleet:\n  ring_seed_file: /s\n  guard: {key_file: /k}\n")
+	b.WriteString("node: {name: n0, key_file: /n, forwarder: {interfaces: [eth0]}, bgp: {asn: 1}}\nfleet:\n  ring_seed_file: /s\n  guard: {key_file: /k}\n")
 	section := func(name string, n int, line string) {
 		fmt.Fprintf(&b, "  %s:\n", name)
 		for i := range n {
-			b.WriteString("  - " + strings.NewReplacer("#", fmt.Sprint(i), "@", fmt.Sprintf("%d.%d", i/250, i%250)).Replace(line) + "\n")
+			b.WriteString("  - " + strings.NewReplacer("#", fmt.Sprint(i), "@", fmt.Sprintf("%d.%d", i/250, i%250), "KEY", keyOf(i)).Replace(line) + "\n")
 		}
 	}
 	section("sites", 1000, "{name: s#}")
-	section("nodes", 1000, `{name: n#, site: s#, address4: 10.0.@, gossip: "10.0.@:7946"}`)
+	section("nodes", 1000, `{name: n#, site: s#, address4: 10.0.@, gossip: "10.0.@:7946", public_key: KEY}`)
 	section("prefixes", 1000, "{prefix: 20.@.0/24}")
 	section("services", MaxServices, `{name: v#, vip: 20.@.1, port: 53, protocol: udp, backends: [{name: a, address: 10.9.@}]}`)
 	began := time.Now()

@@ -171,6 +171,9 @@ type GuardState struct {
 	Bound []Binding `json:"bound"`
 	// Asking are this node's own wishes.
 	Asking map[netip.Prefix]Permit `json:"asking"`
+	// Keys are the gossip keys, the one that encrypts first: the first 8 hex digits
+	// of the SHA-256 of each.
+	Keys []string `json:"keys,omitempty"`
 	// Dropped counts gossip that was thrown away, by reason.
 	Dropped map[string]uint64 `json:"dropped"`
 }

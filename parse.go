@@ -29,6 +29,7 @@ func (r *reader) config(root value) *Config {
 func (r *reader) node(o *object, fleet *Fleet) Local {
 	l := Local{ID: need(o, "name", name[NodeID]())}
 	self := (&Config{Local: l, Fleet: *fleet}).Self()
+	l.KeyFile = need(o, "key_file", file())
 	l.RunDir = want(o, "run_dir", runDir(), or("/run/edge"))
 	l.StateDir = want(o, "state_dir", file(), or("/var/lib/edge"))
 	l.BPFDir = want(o, "bpf_dir", file(), or("/sys/fs/bpf/edge"))

@@ -172,7 +172,7 @@ func ours(t reflect.Type) bool {
 
 // identity is what names an entry of a list.
 func identity(v reflect.Value, i int) string {
-	for _, field := range []string{"ID", "Net", "On"} {
+	for _, field := range []string{"ID", "Net", "On", "Region"} {
 		if f := v.FieldByName(field); f.IsValid() {
 			return fmt.Sprint(f.Interface())
 		}

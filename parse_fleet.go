@@ -11,7 +11,7 @@ import (
 func (r *reader) fleet(o *object) Fleet {
 	return Fleet{
 		RingSeedFile: need(o, "ring_seed_file", file()),
-		Sites:        each(o, "sites", 1, func(o *object) Site { return Site{ID: need(o, "name", name[SiteID]())} }),
+		Sites:        each(o, "sites", 1, r.site),
 		Nodes:        each(o, "nodes", 1, r.fleetNode),
 		Prefixes:     r.prefixes(o),
 		Services:     each(o, "services", 0, r.service),
@@ -19,6 +19,14 @@ func (r *reader) fleet(o *object) Fleet {
 		Proxy:        section(o, "proxy", "optional", r.proxy),
 		Guard:        section(o, "guard", "required", r.guard),
 		Health:       section(o, "health", "optional", r.health),
+	}
+}
+
+func (r *reader) site(o *object) Site {
+	return Site{
+		ID:       need(o, "name", name[SiteID]()),
+		Region:   want(o, "region", name[RegionID](), none[RegionID]()),
+		Capacity: want(o, "capacity", rate(), none[float64]()),
 	}
 }
 
@@ -30,6 +38,7 @@ func (r *reader) fleetNode(o *object) Node {
 		Addr6:      want(o, "address6", nodeAddress(6), none[netip.Addr]()),
 		Gossip:     need(o, "gossip", socket(false)),
 		HealthPort: want(o, "health_port", port[uint16](), or(uint16(9181))),
+		PublicKey:  need(o, "public_key", nodeKey()),
 	}
 }
 
@@ -139,17 +148,4 @@ func hostPattern() rule[string] {
 		}
 		return s, nil
 	}}
-}
-
-func (r *reader) guard(o *object) Guard {
-	ms, s, m := time.Millisecond, time.Second, time.Minute
-	return Guard{
-		KeyFile:       need(o, "key_file", file()),
-		PromiseLease:  want(o, "promise_lease", duration(s, 5*m, 0), or(10*s)),
-		AskTimeout:    want(o, "ask_timeout", duration(50*ms, 30*s, 0), or(s)),
-		BackOff:       want(o, "back_off", duration(50*ms, m, 0), or(500*ms)),
-		DrainTime:     want(o, "drain_time", duration(0, 10*m, 0), or(10*s)),
-		SickDrainTime: want(o, "sick_drain_time", duration(0, 10*m, 0), or(time.Duration(0))),
-		MaxCycles:     want(o, "max_cycles", number[int](1, 1000), or(3)),
-	}
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"encoding/base64"
 	"maps"
 	"net/netip"
 	"regexp"
@@ -13,6 +14,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
+
+// keyN is the public key of node n in testdata.
+var keyN = NodeKey(must(base64.StdEncoding.DecodeString("t97pbH9cWWsc7TCZAli3SA0mwLuSlui/RrJoMDbmr0Q=")))
+
+func must(b []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
 
 // TestDefaults parses the smallest file and compares all of the result: every
 // default is here.
@@ -28,7 +39,7 @@ func TestDefaults(t *testing.T) {
 	http := Probe{Kind: ProbeHTTP, Path: "/", Status: 200, Interval: 200 * ms, Timeout: 200 * ms, Rise: 2, Fall: 3}
 	want := &Config{
 		Local: Local{
-			ID: "n", RunDir: "/run/edge", StateDir: "/var/lib/edge", BPFDir: "/sys/fs/bpf/edge",
+			ID: "n", KeyFile: "/n", RunDir: "/run/edge", StateDir: "/var/lib/edge", BPFDir: "/sys/fs/bpf/edge",
 			Management: netip.MustParseAddrPort("127.0.0.1:9180"),
 			GossipBind: netip.MustParseAddrPort("10.0.0.1:7946"),
 			Forwarder:  ForwarderConfig{Interfaces: []string{"eth0"}, Mode: XDPNative, Flows: 1000000, HalfFlows: 65536, Memory: 1 << 30},
@@ -48,7 +59,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Fleet: Fleet{
 			Sites: []Site{{ID: "s"}},
-			Nodes: []Node{{ID: "n", Site: "s", Addr4: addr("10.0.0.1"), Gossip: netip.MustParseAddrPort("10.0.0.1:7946"), HealthPort: 9181}},
+			Nodes: []Node{{ID: "n", Site: "s", Addr4: addr("10.0.0.1"), Gossip: netip.MustParseAddrPort("10.0.0.1:7946"), HealthPort: 9181, PublicKey: keyN}},
 			Prefixes: []Prefix{{
 				Net: netip.MustParsePrefix("192.0.2.0/24"), WhenFull: SpreadFull,
 				Degraded: Attributes{Prepend: 3, MED: 1000, Communities: []Community{GracefulShutdown}},
@@ -68,7 +79,7 @@ func TestDefaults(t *testing.T) {
 				Routes:        []Route{{PathPrefix: "/"}},
 				HeaderTimeout: 10 * s, IdleTimeout: 60 * s, UpstreamTimeout: 15 * s, DrainTimeout: 30 * s,
 			},
-			Guard:        Guard{KeyFile: "/k", PromiseLease: 10 * s, AskTimeout: s, BackOff: 500 * ms, DrainTime: 10 * s, MaxCycles: 3},
+			Guard:        Guard{KeyFile: "/k", PromiseLease: 10 * s, AskTimeout: s, BackOff: 500 * ms, DrainTime: 10 * s, SickDrainTime: s, MaxCycles: 3, MaxPlanned: 1, MaxLeaves: 0.25},
 			Health:       HealthConfig{Hold: 10 * s, HoldMax: 3600 * s, HoldHalfLife: 900 * s},
 			RingSeedFile: "/seed",
 		},
@@ -101,7 +112,7 @@ func TestDegradedWhole(t *testing.T) {
 func TestMinSites(t *testing.T) {
 	one := read(t, "testdata/smallest.yaml")
 	two := strings.NewReplacer("sites: [{name: s}]", "sites: [{name: s}, {name: s2}]",
-		"  nodes:", "  nodes:\n    - {name: n2, site: s2, address4: 10.0.0.2, gossip: \"10.0.0.2:7946\"}").Replace(one)
+		"  nodes:", "  nodes:\n    - {name: n2, site: s2, address4: 10.0.0.2, gossip: \"10.0.0.2:7946\", public_key: pQlPzay3h6GMLhqq1do5o57KUTvM2+6N1dieJnzuPWU=}").Replace(one)
 	empty := strings.Replace(one, "sites: [{name: s}]", "sites: [{name: s}, {name: s2}]", 1)
 	for name, c := range map[string]struct {
 		src, floor string
@@ -212,7 +223,7 @@ func TestReferenceDefaults(t *testing.T) {
 
 // TestPlaces: the line and column of every scalar are where its text stands.
 func TestPlaces(t *testing.T) {
-	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/forwarder.yaml", "testdata/bgp.yaml", "testdata/health.yaml"} {
+	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/forwarder.yaml", "testdata/bgp.yaml", "testdata/health.yaml", "testdata/guard.yaml"} {
 		for ending, src := range map[string]string{"LF": read(t, name), "CRLF": strings.ReplaceAll(read(t, name), "\n", "\r\n")} {
 			_, r := parse(name, []byte(src))
 			lines := strings.Split(strings.ReplaceAll(src, "\r", ""), "\n")
@@ -278,7 +289,7 @@ func TestDiffKeys(t *testing.T) {
 	for _, field := range []string{"RunDir", "BPFDir", "ProbeSource4", "Speaker", "ASN", "RouterID", "LocalAddr", "PIDFile", "MED", "Addr", "Addr4", "HealthPort", "URL", "K", "VIP", "AtLeast", "MinSites",
 		"HalfFlows", "Memory", "Blocklist", "IdleTimeout", "QUIC", "SYNLimit", "SourceBurst", "DropIfNone", "ServerID",
 		"DrainFile", "RPKI", "RefuseInvalid", "Watch", "MissingAfter", "TTLSecurity", "LocalPref", "Large", "NextHop4", "AllowLonger", "ImportLimit", "DefaultRoute",
-		"RestartTime", "BFD", "MinTx", "Multiplier", "WhenFull", "Unconditional", "DrainTime", "SickDrainTime", "MaxCycles", "HoldMax", "HoldHalfLife", "FastInterval", "Jitter", "Source",
+		"RestartTime", "BFD", "MinTx", "Multiplier", "WhenFull", "Unconditional", "DrainTime", "SickDrainTime", "MaxCycles", "KeyFile", "PublicKey", "Capacity", "SpareSites", "MinFraction", "MinHealthy", "MinCapacity", "CoverDemand", "Regions", "MaxPlanned", "MaxLeaves", "HoldMax", "HoldHalfLife", "FastInterval", "Jitter", "Source",
 		"CAFile", "ExpiresIn", "FullStatus", "KeepAlive", "GRPCService", "TLS", "Name", "RecordType", "TCP", "Net", "MaxAge", "MaxOffset", "MinFreeBytes", "MinFreePercent",
 		"SomeAvg10", "FullAvg10", "URLs"} {
 		if !slices.ContainsFunc(known, func(path string) bool { return strings.HasSuffix(path, "."+key(field)) }) {
@@ -290,7 +301,7 @@ func TestDiffKeys(t *testing.T) {
 // FuzzParse: whatever the bytes are, the answer is a configuration or errors
 // with a place inside of the file.
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/smallest.yaml", "testdata/forwarder.yaml", "testdata/bgp.yaml", "testdata/health.yaml"} {
+	for _, name := range []string{"reference.yaml", "testdata/example.yaml", "testdata/smallest.yaml", "testdata/forwarder.yaml", "testdata/bgp.yaml", "testdata/health.yaml", "testdata/guard.yaml"} {
 		f.Add([]byte(read(f, name)))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {

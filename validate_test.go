@@ -34,11 +34,12 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// items repeats format: # is the number of the item, @ makes an address of it.
+// items repeats format: # is the number of the item, @ makes an address of it,
+// KEY a public key.
 func items(n int, format string) string {
 	var b strings.Builder
 	for i := range n {
-		b.WriteString(strings.NewReplacer("#", fmt.Sprint(i), "@", fmt.Sprintf("%d.%d", i/250, i%250)).Replace(format))
+		b.WriteString(strings.NewReplacer("#", fmt.Sprint(i), "@", fmt.Sprintf("%d.%d", i/250, i%250), "KEY", keyOf(i)).Replace(format))
 	}
 	return b.String()
 }
@@ -56,7 +57,7 @@ func TestMost(t *testing.T) {
 			MaxPeers - 2, "node.bgp.peers: expected at most 256 in this list, found 257"},
 		"services": {"    - {name: dns, ", "    - {name: v#, vip: 192.0.2.7, port: 1#, protocol: udp, backends: [{name: a, address: 10.7.0.1}]}\n",
 			MaxServices - 2, "fleet.services: expected at most 512 in this list, found 513"},
-		"nodes": {"    - {name: n, ", "    - {name: n#, site: s, address4: 10.6.@, gossip: \"10.6.@:7946\"}\n",
+		"nodes": {"    - {name: n, ", "    - {name: n#, site: s, address4: 10.6.@, gossip: \"10.6.@:7946\", public_key: KEY}\n",
 			MaxTrusted - 1, "fleet.nodes: the nodes have 2049 addresses; expected at most 2048"},
 	} {
 		for _, n := range []int{c.most, c.most + 1} {

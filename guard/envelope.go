@@ -3,6 +3,7 @@ package guard
 import (
 	"bytes"
 	"compress/flate"
+	"crypto/ed25519"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -21,19 +22,20 @@ import (
 )
 
 // Everything that this package sends begins with a version and a kind, one
-// byte each. Version 1 is not signed; version 2 will end in the signature of
-// the sender over all that comes before, so all that is relayed is kept and
-// passed on byte by byte.
+// byte each. What a node says ends in its signature over all that comes before
+// (see sign.go), so all that is relayed is kept and passed on byte by byte.
 //
-//	messages version kind JSON, a list
-//	report   version kind len(node) node boot seq DEFLATE(JSON)
+//	messages version kind who len(to) to to_boot JSON, a list; signature
+//	report   version kind who DEFLATE(JSON) signature
 //	state    version kind {age_ms len report}*
+//	who      len(node) node len(site) site boot seq
 //
-// Numbers are big-endian: boot, seq 8 bytes, age_ms, len 4, len(node) 1. The
-// head of a report repeats what is inside, so that one which is no news (most
-// are not) costs nothing.
+// Numbers are big-endian: boot, to_boot, seq 8 bytes, age_ms, len 4, len() 1,
+// signature 64. The head, which is all before the body, tells who speaks, as
+// which process, and whether it is news: what is not (most is not) is dropped
+// before a signature is checked, and no body is read before that.
 const (
-	version = 1
+	version = 2
 
 	kindMessages = 1
 	kindReport   = 2
@@ -55,6 +57,8 @@ const (
 	maxName   = 32
 	maxItems  = 4096 // claims, regions
 	maxBoot   = math.MaxInt64 - 1
+	// maxHead is more than any head and signature take.
+	maxHead = 256
 )
 
 // dropped is an error whose text is the reason under which it is counted.
@@ -91,7 +95,7 @@ func expect(raw []byte, kind byte) error {
 	return err
 }
 
-// wire is a message as JSON.
+// wire is a message as JSON. Who sends it to whom is in the head.
 type wire struct {
 	Kind     promise.Kind  `json:"k"`
 	From     edge.NodeID   `json:"f"`
@@ -101,67 +105,145 @@ type wire struct {
 	N        uint64        `json:"n"`
 	Severity int           `json:"s,omitempty"`
 	Reason   edge.Reason   `json:"r,omitempty"`
+	Well     bool          `json:"w,omitempty"`
+	Veto     bool          `json:"v,omitempty"`
 	Lease    time.Duration `json:"l,omitempty"`
 }
 
-func encodeMessages(all []promise.Message) []byte {
+func encodeMessages(h head, all []promise.Message, key ed25519.PrivateKey) []byte {
 	ws := make([]wire, len(all))
 	for i, m := range all {
-		ws[i] = wire{m.Kind, m.From, m.To, m.Prefix, m.Round.Boot, m.Round.N, m.Severity, edge.Reason(clean(string(m.Reason), maxText)), m.Lease}
+		ws[i] = wire{
+			Kind: m.Kind, From: m.From, To: m.To, Prefix: m.Prefix, Boot: m.Round.Boot, N: m.Round.N,
+			Severity: m.Severity, Reason: edge.Reason(clean(string(m.Reason), maxText)), Well: m.Well, Veto: m.Veto, Lease: m.Lease,
+		}
 	}
 	b, err := json.Marshal(ws)
 	if err != nil {
 		panic(fmt.Sprintf("encode messages: %v", err)) // names, numbers and prefixes: cannot be
 	}
-	return append([]byte{version, kindMessages}, b...)
+	return sign(append(h.append(kindMessages), b...), key)
 }
 
-// decodeMessages takes all of a batch or nothing.
-func decodeMessages(raw []byte) ([]promise.Message, error) {
-	if err := expect(raw, kindMessages); err != nil {
-		return nil, err
-	}
-	if len(raw) > maxBatchBytes {
-		return nil, errOversize
-	}
+// decodeMessages takes all of a batch or nothing. Its signature must have been
+// checked: nobody may speak for another, nor to somebody else.
+func decodeMessages(l letter) ([]promise.Message, error) {
 	var ws []wire
-	if json.Unmarshal(raw[2:], &ws) != nil || len(ws) == 0 || len(ws) > maxBatch {
+	if json.Unmarshal(l.body, &ws) != nil || len(ws) == 0 || len(ws) > maxBatch {
 		return nil, errMalformed
 	}
 	out := make([]promise.Message, len(ws))
 	for i, w := range ws {
-		if !isName(string(w.From)) || !isName(string(w.To)) || !w.Prefix.IsValid() || w.Prefix != w.Prefix.Masked() ||
-			w.Kind < promise.Intent || w.Kind > promise.Release || w.Lease < 0 || w.Boot > maxBoot {
+		switch {
+		case !w.Prefix.IsValid() || w.Prefix != w.Prefix.Masked() || w.Kind < promise.Intent || w.Kind > promise.Release || w.Lease < 0 || w.Boot > maxBoot:
 			return nil, errMalformed
+		case w.From != l.node:
+			return nil, errSpoken
+		case w.To != l.to:
+			return nil, errMisdirected
 		}
 		out[i] = promise.Message{
 			Kind: w.Kind, From: w.From, To: w.To, Prefix: w.Prefix, Round: promise.Round{Boot: w.Boot, N: w.N},
-			Severity: w.Severity, Reason: edge.Reason(clean(string(w.Reason), maxText)), Lease: w.Lease,
+			Severity: w.Severity, Reason: edge.Reason(clean(string(w.Reason), maxText)), Well: w.Well, Veto: w.Veto, Lease: w.Lease,
 		}
 	}
 	return out, nil
 }
 
-// head is what can be known of a report without unpacking it.
+// head is what stands before the body, in the clear.
 type head struct {
 	node edge.NodeID
+	site edge.SiteID
 	boot int64
-	seq  uint64
+	// seq counts the reports of a process, or its batches to one node, from 1.
+	seq uint64
+	// to is for whom messages are, and for which process of it; 0: not known.
+	to     edge.NodeID
+	toBoot int64
+}
+
+func (h head) append(kind byte) []byte {
+	name := func(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
+	b := name(name([]byte{version, kind}, string(h.node)), string(h.site))
+	b = binary.BigEndian.AppendUint64(b, uint64(h.boot))
+	b = binary.BigEndian.AppendUint64(b, h.seq)
+	if kind == kindMessages {
+		b = binary.BigEndian.AppendUint64(name(b, string(h.to)), uint64(h.toBoot))
+	}
+	return b
+}
+
+// letter is what a node says: a head, a body and a signature.
+type letter struct {
+	head
+	body   []byte
+	signed []byte // what the signature is over
+	seal   []byte
+}
+
+// open reads the head of a letter of a kind, and believes nothing yet.
+func open(raw []byte, kind byte) (letter, error) {
+	if err := expect(raw, kind); err != nil {
+		return letter{}, err
+	}
+	c := &cursor{b: raw[2:]}
+	l := letter{head: head{node: edge.NodeID(c.name()), site: edge.SiteID(c.name()), boot: c.boot(), seq: c.uint64()}}
+	c.bad = c.bad || l.boot == 0
+	if kind == kindMessages {
+		l.to, l.toBoot = edge.NodeID(c.name()), c.boot()
+	}
+	n := len(c.b) - ed25519.SignatureSize
+	if c.bad || n < 0 {
+		return letter{}, errMalformed
+	}
+	l.body, l.seal = c.b[:n], c.b[n:]
+	l.signed = raw[:len(raw)-ed25519.SignatureSize]
+	if kind == kindMessages && n > maxBatchBytes {
+		return letter{}, errOversize
+	}
+	return l, nil
+}
+
+// cursor reads a head; bad says that it was cut short or holds nonsense.
+type cursor struct {
+	b   []byte
+	bad bool
+}
+
+func (c *cursor) take(n int) []byte {
+	if c.bad || len(c.b) < n {
+		c.bad = true
+		return make([]byte, n)
+	}
+	out := c.b[:n]
+	c.b = c.b[n:]
+	return out
+}
+
+func (c *cursor) name() string {
+	s := string(c.take(int(c.take(1)[0])))
+	c.bad = c.bad || !isName(s)
+	return s
+}
+
+func (c *cursor) uint64() uint64 { return binary.BigEndian.Uint64(c.take(8)) }
+
+func (c *cursor) boot() int64 {
+	n := c.uint64()
+	c.bad = c.bad || n > maxBoot
+	return int64(n)
 }
 
 func (h head) newer(than edge.Report) bool {
 	return h.boot > than.Boot || h.boot == than.Boot && h.seq > than.Seq
 }
 
-func encodeReport(r edge.Report) ([]byte, error) {
+func encodeReport(r edge.Report, key ed25519.PrivateKey) ([]byte, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encode report: %w", err)
 	}
-	out := bytes.NewBuffer([]byte{version, kindReport, byte(len(r.Node))})
-	out.WriteString(string(r.Node))
-	out.Write(binary.BigEndian.AppendUint64(nil, uint64(r.Boot)))
-	out.Write(binary.BigEndian.AppendUint64(nil, r.Seq))
+	out := bytes.NewBuffer(head{node: r.Node, site: r.Site, boot: r.Boot, seq: r.Seq}.append(kindReport))
 	z, err := flate.NewWriter(out, flate.DefaultCompression)
 	if err == nil {
 		_, err = z.Write(body)
@@ -172,31 +254,16 @@ func encodeReport(r edge.Report) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pack report: %w", err)
 	}
-	if len(body) > maxReport || out.Len() > maxReport {
+	if len(body) > maxReport || out.Len() > maxReport-maxHead {
 		return nil, fmt.Errorf("encode report: %d bytes are more than %d", len(body), maxReport)
 	}
-	return out.Bytes(), nil
+	return sign(out.Bytes(), key), nil
 }
 
-func decodeHead(raw []byte) (head, []byte, error) {
-	if err := expect(raw, kindReport); err != nil {
-		return head{}, nil, err
-	}
-	b := raw[2:]
-	if len(b) < 1 || len(b) < 1+int(b[0])+16 {
-		return head{}, nil, errMalformed
-	}
-	name, b := string(b[1:1+b[0]]), b[1+b[0]:]
-	h := head{edge.NodeID(name), int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
-	if !isName(name) || h.boot <= 0 || h.boot > maxBoot {
-		return head{}, nil, errMalformed
-	}
-	return h, b[16:], nil
-}
-
-func decodeReport(h head, body []byte) (edge.Report, error) {
+// decodeReport unpacks a report whose signature has been checked.
+func decodeReport(l letter) (edge.Report, error) {
 	var r edge.Report
-	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(body)), maxReport+1))
+	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(l.body)), maxReport+1))
 	switch {
 	case err != nil:
 		return r, errMalformed
@@ -204,7 +271,7 @@ func decodeReport(h head, body []byte) (edge.Report, error) {
 		return r, errOversize
 	case json.Unmarshal(text, &r) != nil:
 		return r, errMalformed
-	case r.Node != h.node || r.Boot != h.boot || r.Seq != h.seq:
+	case r.Node != l.node || r.Site != l.site || r.Boot != l.boot || r.Seq != l.seq:
 		return r, errMalformed
 	}
 	return r, checkReport(&r)

@@ -3,6 +3,7 @@ package guard
 import (
 	"bytes"
 	"compress/flate"
+	"crypto/ed25519"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,8 +19,9 @@ import (
 
 var messages = []promise.Message{
 	{Kind: promise.Intent, From: "a1", To: "b1", Prefix: prefix1, Round: promise.Round{Boot: 1_700_000_000_000_000_000, N: 3}, Severity: 2, Reason: "proxy: down"},
-	{Kind: promise.Promise, From: "b1", To: "a1", Prefix: netip.MustParsePrefix("2001:db8::/48"), Round: promise.Round{Boot: 1, N: 1 << 60}, Lease: 10 * time.Second},
-	{Kind: promise.Nack, From: "b1", To: "a1", Prefix: prefix1, Reason: "it is draining"},
+	{Kind: promise.Promise, From: "a1", To: "b1", Prefix: netip.MustParsePrefix("2001:db8::/48"), Round: promise.Round{Boot: 1, N: 1 << 60}, Lease: 10 * time.Second, Well: true},
+	{Kind: promise.Nack, From: "a1", To: "b1", Prefix: prefix1, Reason: "it is draining"},
+	{Kind: promise.Nack, From: "a1", To: "b1", Prefix: prefix1, Reason: "orders wait", Veto: true},
 	{Kind: promise.Release, From: "a1", To: "b1", Prefix: prefix1},
 }
 
@@ -29,31 +31,91 @@ var report1 = edge.Report{
 	Load: edge.LoadRow{Demand: 1.5, Regions: []edge.RegionView{{Region: "eu", RTT: time.Millisecond, Up: 1, Of: 2, Sent: 1, Allowance: 2, LastErr: "x"}}},
 }
 
+var head1 = head{node: "a1", site: "a", boot: 1_700_000_000_000_000_000, seq: 9, to: "b1", toBoot: 5}
+
 func TestMessageRoundTrip(t *testing.T) {
-	got, err := decodeMessages(encodeMessages(messages))
+	raw := encodeMessages(head1, messages, keyOf("a1"))
+	l, err := open(raw, kindMessages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.head != head1 || !l.by(PublicKey(keyOf("a1"))) || l.by(PublicKey(keyOf("b1"))) {
+		t.Errorf("head %+v", l.head)
+	}
+	got, err := decodeMessages(l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(messages, got, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 		t.Errorf("(-sent +received)\n%s", diff)
 	}
-	bad := messages[0]
-	bad.From = "A"
-	if _, err := decodeMessages(encodeMessages([]promise.Message{messages[0], bad})); err != errMalformed {
-		t.Errorf("a batch with a bad message: %v", err)
-	}
 	full := make([]promise.Message, maxBatch)
 	for i := range full {
 		full[i] = messages[0]
 		full[i].Reason = edge.Reason(strings.Repeat("<", 2*maxText))
 	}
-	if _, err := decodeMessages(encodeMessages(full)); err != nil {
+	if l, err = open(encodeMessages(head1, full, keyOf("a1")), kindMessages); err == nil {
+		_, err = decodeMessages(l)
+	}
+	if err != nil {
 		t.Errorf("the largest batch: %v", err)
 	}
 }
 
+func TestBadMessages(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*promise.Message)
+		want  error
+	}{
+		"from":   {func(m *promise.Message) { m.From = "A" }, errSpoken},
+		"other":  {func(m *promise.Message) { m.From = "b1" }, errSpoken},
+		"to":     {func(m *promise.Message) { m.To = "c1" }, errMisdirected},
+		"kind":   {func(m *promise.Message) { m.Kind = 9 }, errMalformed},
+		"prefix": {func(m *promise.Message) { m.Prefix = netip.MustParsePrefix("192.0.2.1/24") }, errMalformed},
+		"lease":  {func(m *promise.Message) { m.Lease = -1 }, errMalformed},
+		"boot":   {func(m *promise.Message) { m.Round.Boot = maxBoot + 1 }, errMalformed},
+	} {
+		bad := messages[0]
+		c.spoil(&bad)
+		l, err := open(encodeMessages(head1, []promise.Message{messages[0], bad}, keyOf("a1")), kindMessages)
+		if err == nil {
+			_, err = decodeMessages(l)
+		}
+		if err != c.want {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+// TestSignatureCoversAll: whatever single bit is turned over, nobody believes the
+// letter; nor when it is cut short or made longer.
+func TestSignatureCoversAll(t *testing.T) {
+	key := PublicKey(keyOf("a1"))
+	raw := encodeMessages(head1, messages[:1], keyOf("a1"))
+	for i := range raw {
+		for bit := range 8 {
+			bad := bytes.Clone(raw)
+			bad[i] ^= 1 << bit
+			if l, err := open(bad, kindMessages); err == nil && l.by(key) {
+				t.Fatalf("bit %d of byte %d is not signed", bit, i)
+			}
+		}
+		if l, err := open(raw[:i], kindMessages); err == nil && l.by(key) {
+			t.Fatalf("the first %d of %d bytes are taken", i, len(raw))
+		}
+	}
+	if l, err := open(append(bytes.Clone(raw), 0), kindMessages); err == nil && l.by(key) {
+		t.Error("a longer one is taken")
+	}
+	// The signature of a report is none of messages, and none without our context.
+	plain := append(bytes.Clone(raw[:len(raw)-ed25519.SignatureSize]), ed25519.Sign(keyOf("a1"), raw[:len(raw)-ed25519.SignatureSize])...)
+	if l, err := open(plain, kindMessages); err != nil || l.by(key) {
+		t.Errorf("a signature for another purpose is taken: %v", err)
+	}
+}
+
 func TestReportRoundTrip(t *testing.T) {
-	raw, err := encodeReport(report1)
+	raw, err := encodeReport(report1, keyOf("a1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,11 +129,11 @@ func TestReportRoundTrip(t *testing.T) {
 }
 
 func decodeWhole(raw []byte) (edge.Report, error) {
-	h, body, err := decodeHead(raw)
+	l, err := open(raw, kindReport)
 	if err != nil {
 		return edge.Report{}, err
 	}
-	return decodeReport(h, body)
+	return decodeReport(l)
 }
 
 func TestBadReports(t *testing.T) {
@@ -90,7 +152,7 @@ func TestBadReports(t *testing.T) {
 		r := report1
 		r.Says, r.Load.Regions = append([]edge.Claim(nil), r.Says...), append([]edge.RegionView(nil), r.Load.Regions...)
 		c.spoil(&r)
-		raw, err := encodeReport(r)
+		raw, err := encodeReport(r, keyOf("a1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,16 +166,16 @@ func TestBadReports(t *testing.T) {
 func TestBomb(t *testing.T) {
 	r := report1
 	r.Says = nil
-	raw, err := encodeReport(r)
+	raw, err := encodeReport(r, keyOf("a1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	head := raw[:3+len(r.Node)+16]
-	bomb := append(bytes.Clone(head), packed(t, strings.Repeat(" ", 64<<20))...)
+	head := raw[:4+len(r.Node)+len(r.Site)+16]
+	bomb := sign(append(bytes.Clone(head), packed(t, strings.Repeat(" ", 64<<20))...), keyOf("a1"))
 	if _, err := decodeWhole(bomb); err != errOversize {
 		t.Errorf("a bomb of %d bytes: %v", len(bomb), err)
 	}
-	if _, err := encodeReport(edge.Report{Node: "a1", Says: make([]edge.Claim, 20000)}); err == nil {
+	if _, err := encodeReport(edge.Report{Node: "a1", Says: make([]edge.Claim, 20000)}, keyOf("a1")); err == nil {
 		t.Error("encoded more than the others take")
 	}
 }
@@ -128,35 +190,34 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no bytes from outside crash a decoder, and what is taken comes
-// out of the encoder again.
+// FuzzDecode: no bytes from outside crash a decoder, and what is taken comes out
+// of the encoder again. The bytes are taken as they come, and as a body that has
+// been signed.
 func FuzzDecode(f *testing.F) {
-	f.Add(encodeMessages(messages[:1]))
-	f.Add(encodeMessages(messages))
-	raw, err := encodeReport(report1)
+	raw, err := encodeReport(report1, keyOf("a1"))
 	if err != nil {
 		f.Fatal(err)
 	}
+	f.Add(encodeMessages(head1, messages[:1], keyOf("a1")))
 	f.Add(raw)
+	for _, raw := range [][]byte{encodeMessages(head1, messages, keyOf("a1")), raw} {
+		l, err := open(raw, raw[1])
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(l.body)
+	}
 	f.Add(encodeState(time.Unix(100, 0), []heard{{raw: raw, at: time.Unix(40, 0)}, {raw: raw}}))
 	f.Add([]byte{})
 	f.Add([]byte{version, kindState, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if all, err := decodeMessages(b); err == nil {
-			again, err := decodeMessages(encodeMessages(all))
-			if err != nil || !slices.Equal(again, all) {
-				t.Errorf("%+v comes back as %+v, %v", all, again, err)
+		for _, kind := range []byte{kindMessages, kindReport} {
+			if l, err := open(b, kind); err == nil && !bytes.Equal(l.head.append(kind), b[:len(b)-len(l.body)-len(l.seal)]) {
+				t.Errorf("head %+v comes back as another", l.head)
 			}
 		}
-		if r, err := decodeWhole(b); err == nil {
-			raw, err := encodeReport(r)
-			if err != nil {
-				t.Fatalf("%+v: %v", r, err)
-			}
-			if _, err := decodeWhole(raw); err != nil {
-				t.Errorf("%+v: %v", r, err)
-			}
-		}
+		fuzzMessages(t, letter{head: head1, body: b})
+		fuzzReport(t, letter{head: head{node: "a1", site: "a", boot: report1.Boot, seq: report1.Seq}, body: b})
 		total := 0
 		decodeState(b, func(age time.Duration, raw []byte) {
 			total += len(raw)
@@ -166,6 +227,48 @@ func FuzzDecode(f *testing.F) {
 		})
 		if total > len(b) {
 			t.Errorf("%d bytes out of %d", total, len(b))
+		}
+	})
+}
+
+func fuzzMessages(t *testing.T, l letter) {
+	all, err := decodeMessages(l)
+	if err != nil {
+		return
+	}
+	again, err := open(encodeMessages(l.head, all, keyOf("a1")), kindMessages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decodeMessages(again); err != nil || !slices.Equal(got, all) {
+		t.Errorf("%+v comes back as %+v, %v", all, got, err)
+	}
+}
+
+func fuzzReport(t *testing.T, l letter) {
+	r, err := decodeReport(l)
+	if err != nil {
+		return
+	}
+	raw, err := encodeReport(r, keyOf("a1"))
+	if err != nil {
+		t.Fatalf("%+v: %v", r, err)
+	}
+	if _, err := decodeWhole(raw); err != nil {
+		t.Errorf("%+v: %v", r, err)
+	}
+}
+
+// FuzzKeys: a file of keys is taken as it is meant, or refused.
+func FuzzKeys(f *testing.F) {
+	f.Add([]byte("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n# the old one\n\nZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=\n"))
+	f.Add([]byte("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n-----END PRIVATE KEY-----\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if keys, err := parseGossipKeys(b); err == nil && checkGossipKeys(keys) != nil {
+			t.Errorf("took %d keys", len(keys))
+		}
+		if key, err := parseNodeKey(b); err == nil && len(key) != ed25519.PrivateKeySize {
+			t.Errorf("took a key of %d bytes", len(key))
 		}
 	})
 }

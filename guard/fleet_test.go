@@ -1,7 +1,10 @@
 package guard
 
 import (
+	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -67,6 +70,12 @@ type node struct {
 	stop func()
 }
 
+// keyOf is the key of a node in these tests, always the same.
+func keyOf[T ~string](name T) ed25519.PrivateKey {
+	seed := sha256.Sum256([]byte(name))
+	return ed25519.NewKeyFromSeed(seed[:])
+}
+
 // newFleet makes a roster of n nodes; none runs yet.
 func newFleet(t *testing.T, n, floor int) *fleet {
 	f := &fleet{t: t, floor: floor, log: &testLog{t: t}}
@@ -75,7 +84,7 @@ func newFleet(t *testing.T, n, floor int) *fleet {
 	for i := range n {
 		block = block.Next()
 		name := string(rune('a' + i))
-		f.roster = append(f.roster, edge.Node{ID: edge.NodeID(name), Site: edge.SiteID(name), Gossip: netip.AddrPortFrom(block, 7946)})
+		f.roster = append(f.roster, edge.Node{ID: edge.NodeID(name), Site: edge.SiteID(name), Gossip: netip.AddrPortFrom(block, 7946), PublicKey: PublicKey(keyOf(name))})
 	}
 	f.nodes = make([]*node, n)
 	return f
@@ -84,7 +93,7 @@ func newFleet(t *testing.T, n, floor int) *fleet {
 func (f *fleet) options(i int) Options {
 	return Options{
 		Self: f.roster[i].ID, Roster: f.roster, Prefixes: []edge.Prefix{{Net: prefix1, MinSites: f.floor}}, Policy: quick,
-		Key: key1, Bind: f.roster[i].Gossip, Log: slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelInfo})).With("self", f.roster[i].ID),
+		Keys: [][]byte{key1}, NodeKey: keyOf(f.roster[i].ID), Bind: f.roster[i].Gossip, Log: slog.New(slog.NewTextHandler(f.log, &slog.HandlerOptions{Level: slog.LevelInfo})).With("self", f.roster[i].ID),
 	}
 }
 
@@ -94,11 +103,15 @@ type testLog struct {
 	t    *testing.T
 	mu   sync.Mutex
 	over bool
+	dead atomic.Int64 // times that a member was seen dead
 }
 
 func (l *testLog) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if bytes.Contains(b, []byte("alive=false")) {
+		l.dead.Add(1)
+	}
 	if !l.over {
 		l.t.Log(string(b[:len(b)-1]))
 	}

@@ -41,7 +41,7 @@ func (g *Guard) memberlistConfig(tr *transport) *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	c.Name = string(self.ID)
 	c.Label = label
-	c.SecretKey = g.key
+	c.Keyring = g.keys.ring
 	c.Transport = tr
 	c.BindAddr, c.BindPort = g.bind.Addr().String(), int(g.bind.Port())
 	c.AdvertiseAddr, c.AdvertisePort = self.Gossip.Addr().String(), int(self.Gossip.Port())
@@ -109,15 +109,20 @@ func (g *Guard) take(raw []byte) {
 	case kindReport:
 		g.hear(raw, 0, true)
 	case kindMessages:
-		all, err := decodeMessages(raw)
+		all, err := g.takeMessages(raw)
 		if err != nil {
 			g.drops.add(err.Error())
 			return
 		}
 		for _, m := range all {
 			g.log.Debug("receive", "kind", m.Kind, "from", m.From, "prefix", m.Prefix, "round", m.Round.N, "reason", m.Reason)
-			g.do(func(now time.Time) []promise.Message { return g.core.Receive(now, m) })
 		}
+		g.do(func(now time.Time) (out []promise.Message) {
+			for _, m := range all { // in one step: what follows it is dear with many prefixes
+				out = append(out, g.core.Receive(now, m)...)
+			}
+			return out
+		})
 	default:
 		g.drops.add(string(errKind))
 	}
@@ -133,6 +138,9 @@ func (d *delegate) NodeMeta(int) []byte { return nil }
 func (d *delegate) NotifyMsg(b []byte) {
 	if len(b) > maxReport {
 		d.drops.add(string(errOversize))
+		return
+	}
+	if !(*Guard)(d).worth(b) {
 		return
 	}
 	select {

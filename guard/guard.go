@@ -9,6 +9,7 @@ package guard
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,11 +37,16 @@ type Options struct {
 	// Self is this node; it must be in Roster, each node once.
 	Self   edge.NodeID
 	Roster []edge.Node
+	// Sites say in which region each site is, and what it can serve.
+	Sites []edge.Site
 	// Prefixes are those of the configuration, with their floors.
 	Prefixes []edge.Prefix
 	Policy   edge.Guard
-	// Key encrypts the gossip: 32 bytes (AES-256), the same on every node.
-	Key []byte
+	// Keys are those of the gossip: of 32 bytes (AES-256) each, at least one and
+	// at most MaxKeys. The first encrypts, all are accepted; see Rekey.
+	Keys [][]byte
+	// NodeKey signs what this node says. Its public half is in Roster.
+	NodeKey ed25519.PrivateKey
 	// Bind is the local UDP and TCP address. The others reach it at the
 	// roster's gossip address of this node.
 	Bind netip.AddrPort
@@ -58,7 +64,7 @@ type Options struct {
 type Guard struct {
 	self  edge.NodeID
 	bind  netip.AddrPort
-	key   []byte
+	keys  *keyring
 	log   *slog.Logger
 	drops *counters
 	up    *liveness
@@ -78,9 +84,12 @@ type Guard struct {
 	outbox  []promise.Message
 	own     heard
 	pending *edge.Report // published, but not sent yet
+	key     ed25519.PrivateKey
+	born    int64 // the boot id at the start; boot is higher if the clock went back
 	boot    int64
 	seq     uint64
 	heard   map[edge.NodeID]*heard
+	senders map[edge.NodeID]*sender
 }
 
 // roster is the configured fleet; it is replaced, never changed.
@@ -92,7 +101,12 @@ type roster struct {
 
 func newRoster(self edge.NodeID, nodes []edge.Node) (*roster, error) {
 	r := &roster{byID: make(map[edge.NodeID]edge.Node, len(nodes))}
+	keys := map[edge.NodeKey]edge.NodeID{}
 	for _, n := range nodes {
+		if other, twice := keys[n.PublicKey]; twice || n.PublicKey == (edge.NodeKey{}) {
+			return nil, fmt.Errorf("read roster: node %q needs a public key of its own, not that of %q", n.ID, other)
+		}
+		keys[n.PublicKey] = n.ID
 		if _, twice := r.byID[n.ID]; twice || n.ID == "" || n.Site == "" || !n.Gossip.IsValid() {
 			return nil, fmt.Errorf("read roster: node %q needs a unique name, a site and a gossip address", n.ID)
 		}
@@ -112,8 +126,6 @@ func newRoster(self edge.NodeID, nodes []edge.Node) (*roster, error) {
 // which option cannot work.
 func New(o Options) (*Guard, error) {
 	switch {
-	case len(o.Key) != 32:
-		return nil, fmt.Errorf("make guard: the gossip key has %d bytes, not 32", len(o.Key))
 	case !o.Bind.IsValid() || o.Bind.Port() == 0:
 		return nil, fmt.Errorf("make guard: %q is not an address and port to bind", o.Bind)
 	case o.Held == nil:
@@ -123,25 +135,32 @@ func New(o Options) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make guard: %w", err)
 	}
+	if err := CheckNodeKey(o.NodeKey, o.Self, o.Roster); err != nil {
+		return nil, fmt.Errorf("make guard: %w", err)
+	}
+	keys, err := newKeyring(o.Keys)
+	if err != nil {
+		return nil, fmt.Errorf("make guard: %w", err)
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	started := time.Now()
 	g := &Guard{
-		self: o.Self, bind: o.Bind, key: o.Key, log: o.Log,
+		self: o.Self, bind: o.Bind, keys: keys, key: o.NodeKey, log: o.Log,
 		drops: &counters{by: map[string]uint64{}},
 		inbox: make(chan []byte, inboxSize), kick: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1), ready: make(chan struct{}),
-		shown: map[netip.Prefix]edge.Permit{}, heard: map[edge.NodeID]*heard{},
-		boot: started.UnixNano(),
+		shown: map[netip.Prefix]edge.Permit{}, heard: map[edge.NodeID]*heard{}, senders: map[edge.NodeID]*sender{},
+		boot: started.UnixNano(), born: started.UnixNano(),
 	}
 	g.roster.Store(r)
 	g.up = &liveness{on: map[edge.NodeID]bool{}, changed: g.signal, log: o.Log}
 	g.rumors = &memberlist.TransmitLimitedQueue{RetransmitMult: 4, NumNodes: func() int { return len(g.roster.Load().byID) }}
 	g.core, err = promise.New(promise.Options{
 		Self: o.Self, Boot: g.boot, Started: started,
-		Settings: promise.Settings{Roster: o.Roster, Prefixes: o.Prefixes, Policy: o.Policy},
-		Held:     o.Held, Sick: g.knownSick, Drop: g.drops.add,
+		Settings: promise.Settings{Roster: o.Roster, Sites: o.Sites, Prefixes: o.Prefixes, Policy: o.Policy},
+		Held:     o.Held, Sick: g.knownSick, Demand: g.demand, Drop: g.drops.add,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	})
 	if err != nil {
@@ -193,7 +212,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return list.Shutdown()
 	})
-	links := &links{send: list.SendReliable, drop: g.drops.add, log: g.log, by: map[edge.NodeID]*link{}, spawn: group.Go}
+	links := &links{send: list.SendReliable, seal: g.seal, sent: map[edge.NodeID]*atomic.Uint64{}, drop: g.drops.add, log: g.log, by: map[edge.NodeID]*link{}, spawn: group.Go}
 	group.Go(func() error { return g.serve(ctx, links) })
 	group.Go(func() error { return g.rejoin(ctx, list, group.Go) })
 	close(g.ready)

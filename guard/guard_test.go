@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func manyClaims(t *testing.T, size int) []edge.Claim {
 		if i%4 > 0 {
 			continue
 		}
-		raw, err := encodeReport(edge.Report{Node: "a", Site: "a", Boot: time.Now().UnixNano(), Says: out})
+		raw, err := encodeReport(edge.Report{Node: "a", Site: "a", Boot: time.Now().UnixNano(), Says: out}, keyOf("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +252,7 @@ func TestClockWentBack(t *testing.T) {
 	f := newFleet(t, 2, 1)
 	f.startAll()
 	later := edge.Report{Node: "b", Site: "b", Boot: time.Now().Add(time.Hour).UnixNano(), Seq: 9, Says: claim("old")}
-	raw, err := encodeReport(later)
+	raw, err := encodeReport(later, keyOf("b"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +267,7 @@ func TestClockWentBack(t *testing.T) {
 func TestPublishIsPaced(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1, 0)
-	g, err := New(Options{Self: "a", Roster: f.roster, Policy: quick, Key: key1, Bind: f.roster[0].Gossip, Held: func(netip.Prefix) bool { return true }})
+	g, err := New(Options{Self: "a", Roster: f.roster, Policy: quick, Keys: [][]byte{key1}, NodeKey: keyOf("a"), Bind: f.roster[0].Gossip, Held: func(netip.Prefix) bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,11 +324,14 @@ func TestUpdateRoster(t *testing.T) {
 	f.start(2)
 	f.until("a and b see each other", func() bool { return a.alive() == 1 && b.alive() == 1 })
 	f.until("c is a stranger", func() bool { return a.State().Dropped["stranger"] > 0 })
-	a.Update(f.roster, prefixes, quick)
-	b.Update(f.roster, prefixes, quick)
+	update := func(n *node, roster []edge.Node, policy edge.Guard) {
+		n.Update(Settings{Roster: roster, Prefixes: prefixes, Policy: policy})
+	}
+	update(a, f.roster, quick)
+	update(b, f.roster, quick)
 	f.until("c is in", func() bool { return f.seen(2) })
-	a.Update(f.roster[1:], prefixes, quick) // without itself: refused
-	a.Update(f.roster, prefixes, edge.Guard{})
+	update(a, f.roster[1:], quick) // without itself: refused
+	update(a, f.roster, edge.Guard{})
 	if len(a.Members()) != 2 {
 		t.Error("took an update that cannot work")
 	}
@@ -338,12 +342,26 @@ func TestNewRefuses(t *testing.T) {
 	good := f.options(0)
 	good.Held = func(netip.Prefix) bool { return true }
 	for name, spoil := range map[string]func(*Options){
-		"short key":  func(o *Options) { o.Key = o.Key[:16] },
+		"short key":  func(o *Options) { o.Keys = [][]byte{key1[:16]} },
+		"no key":     func(o *Options) { o.Keys = nil },
+		"same key":   func(o *Options) { o.Keys = [][]byte{key1, key2, key1} },
+		"many keys":  func(o *Options) { o.Keys = manyKeys(MaxKeys + 1) },
+		"no own key": func(o *Options) { o.NodeKey = nil },
+		"b's key":    func(o *Options) { o.NodeKey = keyOf("b") },
+		"odd key":    func(o *Options) { o.NodeKey = keyOf("z") },
+		"one key for two": func(o *Options) {
+			o.Roster = slices.Clone(o.Roster)
+			o.Roster[1].PublicKey = o.Roster[0].PublicKey
+		},
+		"no public key": func(o *Options) {
+			o.Roster = slices.Clone(o.Roster)
+			o.Roster[1].PublicKey = edge.NodeKey{}
+		},
 		"no bind":    func(o *Options) { o.Bind = netip.AddrPort{} },
 		"no held":    func(o *Options) { o.Held = nil },
 		"not in it":  func(o *Options) { o.Self = "z" },
 		"twice":      func(o *Options) { o.Roster = append(o.Roster[:2:2], o.Roster[0]) },
-		"no address": func(o *Options) { o.Roster = []edge.Node{{ID: "a", Site: "a"}} },
+		"no address": func(o *Options) { o.Roster = []edge.Node{{ID: "a", Site: "a", PublicKey: PublicKey(keyOf("a"))}} },
 		"policy":     func(o *Options) { o.Policy.PromiseLease = o.Policy.AskTimeout },
 	} {
 		o := good

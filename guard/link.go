@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -24,18 +25,24 @@ const (
 // links are the ways to the other nodes, each with its own queue, so that one
 // that does not answer holds up nobody else. Only one goroutine uses it.
 type links struct {
-	send  func(*memberlist.Node, []byte) error
+	send func(*memberlist.Node, []byte) error
+	// seal makes the bytes of the seq-th batch to a node.
+	seal  func(to edge.NodeID, seq uint64, batch []promise.Message) []byte
 	drop  func(string)
 	log   *slog.Logger
 	by    map[edge.NodeID]*link
-	spawn func(func() error) // runs what ends before Run returns
+	sent  map[edge.NodeID]*atomic.Uint64 // batches, whatever the address was
+	spawn func(func() error)             // runs what ends before Run returns
 }
 
 // to returns the link to n; after a change of its address it is a new one.
 func (l *links) to(n edge.Node) *link {
 	at := l.by[n.ID]
 	if at == nil || at.gossip != n.Gossip {
-		at = &link{links: l, gossip: n.Gossip, node: &memberlist.Node{
+		if l.sent[n.ID] == nil {
+			l.sent[n.ID] = &atomic.Uint64{}
+		}
+		at = &link{links: l, gossip: n.Gossip, sent: l.sent[n.ID], node: &memberlist.Node{
 			Name: string(n.ID), Addr: net.IP(n.Gossip.Addr().AsSlice()), Port: n.Gossip.Port(),
 		}}
 		l.by[n.ID] = at
@@ -49,6 +56,7 @@ type link struct {
 	*links
 	gossip netip.AddrPort
 	node   *memberlist.Node
+	sent   *atomic.Uint64
 
 	mu    sync.Mutex
 	queue []outgoing
@@ -88,9 +96,12 @@ func (k *link) wake() {
 	k.busy = true
 	k.spawn(func() error {
 		for {
-			raw, ok := k.next()
+			batch, raw, ok := k.next()
 			if !ok {
 				return nil
+			}
+			if len(batch) > 0 {
+				raw = k.seal(edge.NodeID(k.node.Name), k.sent.Add(1), batch)
 			}
 			if err := k.send(k.node, raw); err != nil {
 				k.drop("send_failed")
@@ -102,10 +113,9 @@ func (k *link) wake() {
 
 // next takes what is to be sent next: all messages that wait, in one go, as
 // each sending costs two round trips; then a report.
-func (k *link) next() ([]byte, bool) {
+func (k *link) next() (batch []promise.Message, raw []byte, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var batch []promise.Message
 	now := time.Now()
 	for len(k.queue) > 0 && len(batch) < maxBatch {
 		if m := k.queue[0]; now.Before(m.expires) {
@@ -116,12 +126,12 @@ func (k *link) next() ([]byte, bool) {
 		k.queue = k.queue[1:]
 	}
 	if len(batch) > 0 {
-		return encodeMessages(batch), true
+		return batch, nil, true
 	}
 	if raw := k.large; raw != nil {
 		k.large = nil
-		return raw, true
+		return nil, raw, true
 	}
 	k.busy = false
-	return nil, false
+	return nil, nil, false
 }

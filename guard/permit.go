@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"net/netip"
 	"time"
@@ -59,17 +60,36 @@ func (g *Guard) Leave(ctx context.Context, p netip.Prefix, do func(context.Conte
 	return nil
 }
 
+// Settings are what Update replaces.
+type Settings struct {
+	Roster   []edge.Node
+	Sites    []edge.Site
+	Prefixes []edge.Prefix
+	Policy   edge.Guard
+	// NodeKey signs from now on; nil: as before.
+	NodeKey ed25519.PrivateKey
+}
+
 // Update takes a new configuration. A lower floor and a larger roster count
-// for new rounds only. One that cannot work is logged and changes nothing.
-func (g *Guard) Update(nodes []edge.Node, prefixes []edge.Prefix, policy edge.Guard) {
-	r, err := newRoster(g.self, nodes)
+// for new rounds only; another key of a node counts at once. One that cannot
+// work is logged and changes nothing.
+func (g *Guard) Update(s Settings) {
+	g.mu.Lock()
+	key := g.key
+	g.mu.Unlock()
+	if s.NodeKey != nil {
+		key = s.NodeKey
+	}
+	r, err := newRoster(g.self, s.Roster)
+	if err == nil {
+		err = CheckNodeKey(key, g.self, s.Roster)
+	}
 	if err == nil {
 		g.do(func(now time.Time) []promise.Message {
 			var out []promise.Message
-			out, err = g.core.Update(now, promise.Settings{Roster: nodes, Prefixes: prefixes, Policy: policy})
+			out, err = g.core.Update(now, promise.Settings{Roster: s.Roster, Sites: s.Sites, Prefixes: s.Prefixes, Policy: s.Policy})
 			if err == nil {
-				g.roster.Store(r)
-				g.forget(r)
+				g.adopt(r, key)
 			}
 			return out
 		})
@@ -79,9 +99,22 @@ func (g *Guard) Update(nodes []edge.Node, prefixes []edge.Prefix, policy edge.Gu
 	}
 }
 
+// adopt goes by a new roster. The lock is held.
+func (g *Guard) adopt(r *roster, key ed25519.PrivateKey) {
+	was := g.roster.Swap(r)
+	g.forget(was, r)
+	resign := !key.Equal(g.key) || r.self.Site != was.self.Site
+	g.key = key
+	if resign && g.seq > 0 {
+		again := g.own.report
+		again.Site = r.self.Site
+		g.publish(again)
+	}
+}
+
 // State is what the guard shows of itself. The caller may keep it.
 func (g *Guard) State() edge.GuardState {
-	s := edge.GuardState{Members: g.Members(), Dropped: g.drops.all()}
+	s := edge.GuardState{Members: g.Members(), Keys: g.keys.names(), Dropped: g.drops.all()}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()

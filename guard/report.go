@@ -67,7 +67,7 @@ func (g *Guard) publish(r edge.Report) {
 	err := checkReport(&r) // the others would: better to hear of it here
 	var raw []byte
 	if err == nil {
-		raw, err = encodeReport(r)
+		raw, err = encodeReport(r, g.key)
 	}
 	if err != nil {
 		g.drops.add("own_report")
@@ -106,26 +106,31 @@ func (r rumor) Invalidates(o memberlist.Broadcast) bool {
 // hear takes a report that came from the network; age is how old it was when
 // it was sent to us.
 func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
-	head, body, err := decodeHead(raw)
+	l, err := open(raw, kindReport)
 	if err != nil {
 		g.drops.add(err.Error())
 		return
 	}
-	if head.node == g.self {
-		g.hearOfSelf(head)
-		return
+	from, err := g.roster.Load().author(l.head)
+	news := false
+	if err == nil {
+		g.mu.Lock()
+		news, err = g.isNews(l.head)
+		g.mu.Unlock()
 	}
-	from, ok := g.roster.Load().byID[head.node]
-	if !ok {
-		g.drops.add("unknown_sender")
-		return
-	}
-	if !g.isNews(head) {
+	if err == nil && !news {
 		return // the normal fate of gossip: heard before
 	}
-	r, err := decodeReport(head, body)
-	if err == nil && r.Site != from.Site {
-		err = dropped("wrong_site")
+	if err == nil && !l.by(from.PublicKey) {
+		err = errSignature
+	}
+	if err == nil && l.node == g.self {
+		g.hearOfSelf(l.head)
+		return
+	}
+	var r edge.Report
+	if err == nil {
+		r, err = decodeReport(l)
 	}
 	if err != nil {
 		g.drops.add(err.Error())
@@ -133,24 +138,18 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	old := g.heard[head.node]
-	if old != nil && !head.newer(old.report) {
+	old := g.heard[l.node]
+	if news, _ := g.isNews(l.head); !news || !g.stillKey(from) {
 		return
 	}
-	g.heard[head.node] = &heard{report: r, raw: raw, at: time.Now().Add(-age)}
+	g.noteBoot(l.head)
+	g.heard[l.node] = &heard{report: r, raw: raw, at: time.Now().Add(-age)}
 	if relay {
-		g.spread(head.node, raw)
+		g.spread(l.node, raw)
 	}
 	if old == nil || !sameClaims(old.report.Says, r.Says) {
 		g.signal()
 	}
-}
-
-func (g *Guard) isNews(h head) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	old := g.heard[h.node]
-	return old == nil || h.newer(old.report)
 }
 
 // hearOfSelf finds out that the others hold a report of an earlier process of
@@ -200,11 +199,13 @@ func (g *Guard) knownSick(id edge.NodeID, p netip.Prefix) bool {
 	return !c.Announcing || c.Health == edge.Sick || c.Rung.WantsOut()
 }
 
-// forget drops what was heard of nodes that left the roster. The lock is held.
-func (g *Guard) forget(r *roster) {
-	for id := range g.heard {
-		if _, ok := r.byID[id]; !ok {
+// forget drops what was heard of nodes that left the roster, or have another key
+// or site now: nobody would believe it any more. The lock is held.
+func (g *Guard) forget(was, is *roster) {
+	for id, old := range was.byID {
+		if n, ok := is.byID[id]; !ok || n.PublicKey != old.PublicKey || n.Site != old.Site {
 			delete(g.heard, id)
+			delete(g.senders, id)
 		}
 	}
 }

@@ -187,6 +187,8 @@ func TestGolden(t *testing.T) {
 		"bad-output":         {"status", "-o", "xml"},
 		"bad-timeout":        {"status", "--timeout", "0s"},
 		"bad-arguments":      {"reload", "now"},
+		"help-guard-key":     {"guard", "key", "--help"},
+		"guard-key-exists":   {"guard", "key", "--out", "testdata/bad.yaml"},
 		"help-flows":         {"flows", "--help"},
 		"flows":              {g, "flows"},
 		"flows-json":         {g, "flows", "-o", "json", "--limit", "2"},

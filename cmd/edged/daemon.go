@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +31,7 @@ type daemon struct {
 	log     *slog.Logger
 	started time.Time
 	seed    [16]byte
+	keys    guardKeys // of the configuration in force
 
 	fwd     *xdp.Forwarder
 	vantage *vantage
@@ -142,21 +140,6 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	return d, nil
 }
 
-func (d *daemon) openGuard(c *edge.Config) error {
-	key, err := readGossipKey(c.Fleet.Guard.KeyFile)
-	if err != nil {
-		return err
-	}
-	d.guard, err = guard.New(guard.Options{
-		Self: c.Local.ID, Roster: c.Fleet.Nodes, Prefixes: c.Fleet.Prefixes, Policy: c.Fleet.Guard,
-		Key: key, Bind: c.Local.GossipBind, Held: d.holds, Log: d.log,
-	})
-	if err != nil {
-		return fmt.Errorf("start guard: %w", err)
-	}
-	return nil
-}
-
 // readBack is what edgebgp said the peers hold, and when.
 type readBack struct {
 	state edge.SpeakerState
@@ -213,18 +196,6 @@ func (d *daemon) openDataPath(ctx context.Context, c *edge.Config) (err error) {
 		}
 	}
 	return nil
-}
-
-func readGossipKey(path string) ([]byte, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read gossip key: %w", err)
-	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
-	if err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("read gossip key: %s does not hold 32 bytes in base64; make one with: openssl rand -base64 32", path)
-	}
-	return key, nil
 }
 
 // close gives back what this process holds. The pinned data plane, the

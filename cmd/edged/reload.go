@@ -36,6 +36,10 @@ func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, er
 	if err := d.mayReload(ctx, old, parsed); err != nil {
 		return nil, err
 	}
+	keys, err := readGuardKeys(parsed)
+	if err != nil {
+		return nil, fmt.Errorf("%w; nothing was applied", err)
+	}
 	if blocked.path != parsed.Local.Forwarder.Blocklist {
 		return nil, errors.New("the configuration was changed while it was read; nothing was applied: reload again")
 	}
@@ -50,10 +54,12 @@ func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, er
 	}
 	d.blocker.want(blocked)
 	d.base, d.leaving = parsed, leaves
+	changes := append(edge.Diff(old, parsed), d.keys.diff(keys)...)
+	d.keys = keys
 	d.adoptConfig(next, statuses)
 	d.hostErr = tidyHost(old, d.served(next), d.guards()...)
 	d.log.Info("configuration applied", "generation", d.generation)
-	return edge.Diff(old, parsed), nil
+	return changes, nil
 }
 
 func (d *daemon) tryApply(ctx context.Context, next *edge.Config, leaves leaving, statuses []edge.Status) error {
@@ -128,7 +134,7 @@ func (d *daemon) adoptConfig(next *edge.Config, statuses []edge.Status) {
 	d.generation++
 	d.applied, d.appliedAt = t, time.Now()
 	d.tableErr.Store(nil)
-	d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
+	d.updateGuard(next)
 	d.monitor.Set(allProbes(next))
 	d.loop.forget(next)
 	d.proxy.keep(d.leaving.services)
@@ -147,7 +153,7 @@ func (d *daemon) carryFromSpeaker() {
 	d.keepDraining(d.leave(everything(before), next, time.Now()))
 	if len(d.leaving.prefixes) > 0 {
 		d.cfg.Store(next)
-		d.guard.Update(next.Fleet.Nodes, next.Fleet.Prefixes, next.Fleet.Guard)
+		d.updateGuard(next)
 		d.monitor.Set(allProbes(next))
 		d.proxy.keep(d.leaving.services)
 		d.hostErr = prepareHost(d.served(next), d.guards()...)
@@ -236,7 +242,6 @@ func needsRestart(a, b edge.Local, fa, fb edge.Fleet) string {
 		{"node.forwarder.mode", a.Forwarder.Mode, b.Forwarder.Mode},
 		{"node.forwarder.memory_limit", a.Forwarder.Memory, b.Forwarder.Memory},
 		{"fleet.ring_seed_file", fa.RingSeedFile, fb.RingSeedFile},
-		{"fleet.guard.key_file", fa.Guard.KeyFile, fb.Guard.KeyFile},
 	} {
 		if !reflect.DeepEqual(s.a, s.b) {
 			return s.key

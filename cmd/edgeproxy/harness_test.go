@@ -161,6 +161,7 @@ func (s *site) configure() {
 	text := fmt.Sprintf(`
 node:
   name: a1
+  key_file: %[1]s/node.key
   run_dir: %[1]s/run
   state_dir: %[1]s/state
   proxy_user: "%[3]s"
@@ -170,8 +171,8 @@ fleet:
   ring_seed_file: %[1]s/seed
   sites: [{name: a}, {name: b}]
   nodes:
-    - {name: a1, site: a, address4: %[2]s.2, gossip: "%[2]s.2:7946", health_port: 9181}
-    - {name: b1, site: b, address4: %[2]s.3, gossip: "%[2]s.3:7946", health_port: 9181}
+    - {name: a1, site: a, address4: %[2]s.2, gossip: "%[2]s.2:7946", health_port: 9181, public_key: 3EizPn141Y0lV57J5PTWH5WGdDhX5MGKnXBWYeMxvLY=}
+    - {name: b1, site: b, address4: %[2]s.3, gossip: "%[2]s.3:7946", health_port: 9181, public_key: e8RFm9BVs1svQXhPo7vQgCNUc1MmZDkMdcNuxfMshiY=}
   prefixes: [{prefix: %[2]s.0/24, min_sites: 1}]
   services:
     - {name: web, vip: %[2]s.10, port: 443, protocol: tcp, proxy: https}

@@ -95,8 +95,8 @@ func TestAPI(t *testing.T) {
 	before, _ := p.state()
 	for text, want := range map[string]string{
 		"node: {name: a1}": "edge.yaml", "nonsense": "edge.yaml",
-		s.read("edge.yaml", "name: a1\n", "name: b1\n"):       "needs a restart",
-		s.read("edge.yaml", "key_file: ", "key_file: /none/"): "/none/",
+		s.read("edge.yaml", "name: a1\n", "name: b1\n"):         "needs a restart",
+		s.read("edge.yaml", "cert_file: ", "cert_file: /none/"): "/none/",
 	} {
 		os.WriteFile(s.path("edge.yaml"), []byte(text), 0o644)
 		if err := call("POST", "/v1/reload", nil); !strings.Contains(err, want) {

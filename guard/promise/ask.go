@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -22,29 +21,40 @@ func (n *Node) Wish(now time.Time, p netip.Prefix, w Wish) []Message {
 	had := s.wish.Want
 	s.wish = w
 	switch {
+	case w.Want && had && s.round != nil && !s.granted && s.round.order() != (w.Severity == edge.SeverityDrain):
+		// It would be answered for another cause than it has.
+		n.close(now, s, "asks anew, for another cause")
+		s.next = now.Add(n.between(jitterMin, jitterMax))
 	case w.Want && !had:
 		n.version++
-		s.refused = ""
+		s.refuse(now, "")
 		s.next = later(s.next, now.Add(n.between(jitterMin, jitterMax)))
 	case !w.Want && had:
 		n.version++
 		n.close(now, s, "")
-		s.refused = ""
+		s.refuse(now, "")
 	}
 	return n.flush()
 }
 
-// mayAsk says whether there is cause for a round and nothing against it.
-func (n *Node) mayAsk(now time.Time, s *seat) bool {
-	return s.wish.Want && s.round == nil && s.failed == nil && !s.leaving && !s.left && len(s.boundTo(now)) == 0 && !now.Before(n.quiet)
+// seek opens a round if there is cause for one and nothing against it. What bars
+// from leaving bars from asking: it would bind others for nothing.
+func (n *Node) seek(now time.Time, s *seat) {
+	switch bar := n.bar(now, s); {
+	case s.round != nil || s.failed != nil:
+	case bar == "" && !now.Before(s.next):
+		n.open(now, s)
+	case bar != "" && s.wish.Want && !s.left && s.since.IsZero():
+		s.since = now
+	}
 }
 
 func (n *Node) open(now time.Time, s *seat) {
 	n.counter++
 	s.round = &round{
-		id: Round{Boot: n.boot, N: n.counter}, opened: now, needed: s.floor,
+		id: Round{Boot: n.boot, N: n.counter}, opened: now, put: 1, last: now, terms: termsOf(s.floor, n.policy, n.places), wish: s.wish,
 		sites: maps.Clone(n.sites), asked: map[edge.NodeID]time.Time{},
-		promised: map[edge.NodeID]time.Time{}, nacked: map[edge.NodeID]edge.Reason{},
+		promised: map[edge.NodeID]promised{}, nacked: map[edge.NodeID]edge.Reason{},
 	}
 	n.ask(now, s, func(id edge.NodeID) bool { return !n.sick(id, s.prefix) })
 	n.version++
@@ -52,14 +62,33 @@ func (n *Node) open(now time.Time, s *seat) {
 }
 
 // ask puts the question to those of the roster that want picks and that have
-// not been asked in this round: nobody is asked twice.
+// not been asked in this round.
 func (n *Node) ask(now time.Time, s *seat, want func(edge.NodeID) bool) {
 	for _, id := range n.others {
 		if _, done := s.round.asked[id]; done || !want(id) {
 			continue
 		}
 		s.round.asked[id] = now
-		n.send(Message{Kind: Intent, To: id, Prefix: s.prefix, Round: s.round.id, Severity: s.wish.Severity, Reason: s.wish.Reason})
+		n.put(s, id)
+	}
+}
+
+func (n *Node) put(s *seat, id edge.NodeID) {
+	n.send(Message{Kind: Intent, To: id, Prefix: s.prefix, Round: s.round.id, Severity: s.wish.Severity, Reason: s.wish.Reason})
+}
+
+// repeat puts the question again to those that have not answered: it may be lost,
+// or the answer. A promise counts from the first time all the same.
+func (n *Node) repeat(now time.Time, s *seat) {
+	r := s.round
+	if r.put > repeats || now.Sub(r.last) < n.policy.AskTimeout/(repeats+1) {
+		return
+	}
+	r.put, r.last = r.put+1, now
+	for _, id := range r.names() {
+		if !r.heard(id) {
+			n.put(s, id)
+		}
 	}
 }
 
@@ -75,18 +104,26 @@ func (n *Node) onAnswer(now time.Time, s *seat, m Message) {
 		return
 	}
 	if _, has := s.round.promised[m.From]; has {
-		n.drop("replayed") // who has promised is bound, whatever else it says
+		if s.round.put == 1 {
+			n.drop("replayed") // who has promised is bound, whatever else it says
+		}
 		return
 	}
 	if m.Kind == Nack {
 		s.round.nacked[m.From] = m.Reason
+		if m.Veto && !s.granted {
+			n.close(now, s, edge.Reason(fmt.Sprintf("%s: %s", m.From, m.Reason)))
+			return
+		}
 	} else {
 		if m.Lease <= 0 || m.Lease > leaseMax {
 			n.drop("bad_lease")
 			return
 		}
 		delete(s.round.nacked, m.From)
-		s.round.promised[m.From] = asked.Add(Span(m.Lease))
+		// No longer than by the own lease: after a restart nothing else is known of
+		// how long the process before may have had leave.
+		s.round.promised[m.From] = promised{asked.Add(Span(min(m.Lease, n.policy.PromiseLease))), m.Well}
 	}
 	n.version++
 	n.progress(now, s)
@@ -95,18 +132,19 @@ func (n *Node) onAnswer(now time.Time, s *seat, m Message) {
 // progress moves an open round on: to a permit, to more nodes, or to its end.
 func (n *Node) progress(now time.Time, s *seat) {
 	if s.failed != nil && !now.Before(s.failed.until) {
-		n.release(s, s.failed)
+		n.release(now, s, s.failed)
 		s.failed = nil
 	}
 	if s.round == nil || s.leaving {
 		return
 	}
 	t := n.tally(now, s)
-	answered := len(s.round.promised)+len(s.round.nacked) == len(s.round.asked)
+	answered := s.round.answered()
 	switch {
 	case t.ok:
 		if !s.granted {
-			s.granted, s.refused = true, ""
+			s.granted = true
+			s.refuse(now, "")
 			n.version++
 		}
 	case s.granted:
@@ -117,6 +155,8 @@ func (n *Node) progress(now time.Time, s *seat) {
 		n.progress(now, s)
 	case s.round.wide && answered, now.Sub(s.round.opened) >= n.policy.AskTimeout:
 		n.close(now, s, n.verdict(s.round, t))
+	default:
+		n.repeat(now, s)
 	}
 }
 
@@ -125,6 +165,7 @@ type tally struct {
 	ok     bool
 	sites  []edge.SiteID // ascending; own site first if a sibling stays
 	needed int
+	lacks  edge.Reason
 	until  time.Time
 }
 
@@ -134,30 +175,81 @@ type tally struct {
 // whole does not withdraw when this node does, so no other site sees a change
 // and that promise alone is enough.
 func (n *Node) tally(now time.Time, s *seat) tally {
-	r := s.round
-	t := tally{needed: max(r.needed, s.floor)}
-	best := map[edge.SiteID]time.Time{}
-	for id, end := range r.promised {
+	r, want := s.round, n.terms(s)
+	t := tally{needed: want.sites}
+	var sibling time.Time
+	var all []offer
+	for id, p := range r.promised {
 		site := r.sites[id]
-		if now.Before(end) && n.sites[id] == site {
-			best[site] = later(best[site], end)
+		switch {
+		case !now.Before(p.until) || n.sites[id] != site:
+		case site == n.site:
+			sibling = later(sibling, p.until)
+		default:
+			all = append(all, offer{site, p})
 		}
 	}
-	sibling := best[n.site]
-	delete(best, n.site)
-	t.sites = slices.Sorted(maps.Keys(best))
-	ends := slices.SortedFunc(maps.Values(best), func(a, b time.Time) int { return b.Compare(a) })
-	switch {
-	case t.needed == 0:
+	in := stay{}
+	if s.floor == 0 && r.terms.sites == 0 {
 		t.until = r.opened.Add(Span(n.policy.PromiseLease)) // no floor is configured
-	case len(ends) >= t.needed:
-		t.until = ends[t.needed-1]
 	}
+	// The longest first: the promise that completes the terms is the one with
+	// which the permit ends.
+	slices.SortFunc(all, func(a, b offer) int { return b.until.Compare(a.until) })
+	for _, o := range all {
+		was := in[o.site]
+		was.well = was.well || o.well
+		in[o.site] = was
+		if t.until.IsZero() && want.met(in, n.places) {
+			t.until = o.until
+		}
+	}
+	t.sites, t.lacks = slices.Sorted(maps.Keys(in)), want.lack(in, n.places)
 	if !sibling.IsZero() {
-		t.sites = slices.Insert(t.sites, 0, n.site)
+		t.sites, t.lacks = slices.Insert(t.sites, 0, n.site), ""
 		t.until = later(t.until, sibling)
 	}
-	t.ok = now.Before(t.until)
+	t.ok = now.Before(t.until) && (!sibling.IsZero() || !r.order() || r.answered() || now.Sub(r.opened) >= n.policy.AskTimeout)
+	return t
+}
+
+// answered says whether everybody has answered who was asked. Who leaves by an
+// order waits for that, if it does not take too long: each has a veto.
+func (r *round) answered() bool { return len(r.promised)+len(r.nacked) == len(r.asked) }
+
+// names are those that were asked, ascending.
+func (r *round) names() []edge.NodeID {
+	out := make([]edge.NodeID, 0, len(r.asked))
+	for id := range r.asked {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// heard says whether id has answered.
+func (r *round) heard(id edge.NodeID) bool {
+	_, yes := r.promised[id]
+	_, no := r.nacked[id]
+	return yes || no
+}
+
+// offer is a promise of a node of a site.
+type offer struct {
+	site edge.SiteID
+	promised
+}
+
+// terms are those that the round of s must meet: what they were when it was
+// opened, and what they are now.
+func (n *Node) terms(s *seat) terms {
+	t := termsOf(s.floor, n.policy, n.places)
+	if s.round != nil {
+		t = s.round.terms.and(t)
+	}
+	if t.cover {
+		t = t.demand(n.load())
+	}
 	return t
 }
 
@@ -165,7 +257,7 @@ func (n *Node) tally(now time.Time, s *seat) tally {
 func (n *Node) verdict(r *round, t tally) edge.Reason {
 	const most = 6 // names in the text; fleets are larger than a line
 	var no []string
-	for _, id := range slices.Sorted(maps.Keys(r.asked)) {
+	for _, id := range r.names() {
 		if _, ok := r.promised[id]; ok {
 			continue
 		}
@@ -181,7 +273,13 @@ func (n *Node) verdict(r *round, t tally) edge.Reason {
 	if len(no) > most {
 		no = append(no[:most], fmt.Sprintf("and %d more", len(no)-most))
 	}
-	return edge.Reason(fmt.Sprintf("%d of %d other sites promised to stay; %s", len(t.sites), t.needed, strings.Join(no, "; ")))
+	text := fmt.Sprintf("%d of %d other sites promised to stay", len(t.sites), t.needed)
+	for _, more := range append([]string{string(t.lacks)}, no...) {
+		if more != "" {
+			text += "; " + more
+		}
+	}
+	return edge.Reason(text)
 }
 
 // close ends the open round, if there is one, gives its promises back and
@@ -190,16 +288,24 @@ func (n *Node) close(now time.Time, s *seat, why edge.Reason) {
 	if s.round == nil || s.leaving {
 		return
 	}
-	n.release(s, s.round)
-	s.round, s.granted, s.refused = nil, false, why
+	n.release(now, s, s.round)
+	n.keep(now, s, why)
+	s.round, s.granted = nil, false
+	s.refuse(now, why)
 	s.next = now.Add(n.backOff())
 	n.version++
 }
 
-// release tells everybody that was asked: also those whose answer was lost.
-func (n *Node) release(s *seat, r *round) {
-	for _, id := range slices.Sorted(maps.Keys(r.asked)) {
+// release tells everybody that was asked, also those whose answer was lost, but
+// not those that have refused: and that twice, as one that does not hear of it is
+// bound for the whole lease.
+func (n *Node) release(now time.Time, s *seat, r *round) {
+	for _, id := range r.names() {
+		if _, no := r.nacked[id]; no {
+			continue
+		}
 		n.send(Message{Kind: Release, To: id, Prefix: s.prefix, Round: r.id})
+		n.echoes = append(n.echoes, echo{now.Add(echoAfter), n.out[len(n.out)-1]})
 	}
 }
 

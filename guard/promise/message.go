@@ -64,6 +64,10 @@ type Message struct {
 	Severity int
 	// Reason (intent, nack) says why.
 	Reason edge.Reason
+	// Well (promise) says that the sender can serve at its best.
+	Well bool
+	// Veto (nack) says that the question is refused whatever others promise.
+	Veto bool
 	// Lease (promise) is for how long the sender has bound itself.
 	Lease time.Duration
 }
@@ -78,4 +82,6 @@ type Wish struct {
 	// Unfit says that the node stays, but that nobody should count on it who is
 	// better off: it drains, or cannot serve and may not leave.
 	Unfit bool
+	// Well says that the node can serve at its best.
+	Well bool
 }

@@ -29,7 +29,9 @@ import (
 // Settings are what the configuration says; Update replaces them.
 type Settings struct {
 	// Roster is every node of the fleet. Nothing heard by gossip changes it.
-	Roster   []edge.Node
+	Roster []edge.Node
+	// Sites say in which region each site is, and what it can serve.
+	Sites    []edge.Site
 	Prefixes []edge.Prefix
 	Policy   edge.Guard
 }
@@ -43,12 +45,18 @@ type Options struct {
 	// Started is when this process began: for one lease after it there is no
 	// permit.
 	Started time.Time
+	// LeaseBefore is the longest lease for which an earlier process of this node
+	// may have promised, if that is more than its own: to be kept on disk. 0: none.
+	LeaseBefore time.Duration
 	Settings
 	// Held says whether this node announces a prefix *now*: read back from
-	// the speaker, not intended.
+	// the speaker, not intended, no longer than two seconds ago.
 	Held func(netip.Prefix) bool
 	// Sick is a hint whom to ask last; nil knows of none. It is never counted.
 	Sick func(edge.NodeID, netip.Prefix) bool
+	// Demand is how many requests a second the fleet serves now, and whether that
+	// is known; nil knows of none. It is asked only if the policy covers it.
+	Demand func() (float64, bool)
 	// Drop counts a message that was ignored, by reason; nil counts nowhere.
 	Drop func(reason string)
 	// Rand spreads the rounds in time.
@@ -63,9 +71,16 @@ const (
 	jitterMax = 500 * time.Millisecond
 	// widenAfter is when those who are known to be sick are asked too.
 	widenAfter = 500 * time.Millisecond
+	// A question that is not answered is put again repeats times within the ask
+	// timeout, and what is given back once more after echoAfter: for messages that
+	// are lost.
+	repeats   = 2
+	echoAfter = 400 * time.Millisecond
 	// marginMax is taken off a promise, on top of a tenth of its lease: for
 	// the withdrawal itself, which takes time after the permit was looked at.
 	marginMax = 500 * time.Millisecond
+	// stale is how old what Held says may be.
+	stale = 2 * time.Second
 	// leaseMax bounds what another node's promise can claim.
 	leaseMax = time.Hour
 )
@@ -97,22 +112,37 @@ type Node struct {
 	boot    int64
 	counter uint64
 	// No permit before quiet: promises of the process before are forgotten
-	// here, but others may still count them for a lease.
-	started, quiet time.Time
+	// here, but others may still count them for a lease. No promise before blind:
+	// what that process was withdrawing may go for as long as its permit, and be
+	// read back later still.
+	started, quiet, blind time.Time
+
+	before time.Duration // the longest lease of earlier processes
 
 	held func(netip.Prefix) bool
 	sick func(edge.NodeID, netip.Prefix) bool
 	drop func(string)
 	rand *rand.Rand
+	load func() (float64, bool)
 
 	policy edge.Guard
 	sites  map[edge.NodeID]edge.SiteID
-	others []edge.NodeID // ascending, without self
+	places map[edge.SiteID]edge.Site // those of sites
+	others []edge.NodeID             // ascending, without self
 	seats  map[netip.Prefix]*seat
-	order  []netip.Prefix // keys of seats, ascending: same input, same output
+	order  []netip.Prefix             // keys of seats, ascending: same input, same output
+	recent map[netip.Prefix]time.Time // withdrawals begun in the last minute
+	past   []edge.GuardDecision
 
 	out     []Message
+	echoes  []echo
 	version uint64
+}
+
+// echo is a message that is sent once more.
+type echo struct {
+	at time.Time
+	m  Message
 }
 
 // seat is what this node has to do with one prefix: both sides of it.
@@ -128,6 +158,7 @@ type seat struct {
 	round   *round
 	next    time.Time   // no round before this
 	refused edge.Reason // why the last round failed; sticky until the next permit
+	since   time.Time   // since when it is
 	granted bool        // the round has had enough promises
 	leaving bool        // between Begin and End
 	failed  *round      // of a withdrawal whose outcome is not known
@@ -144,21 +175,34 @@ type seat struct {
 }
 
 type binding struct {
-	round Round
-	until time.Time
+	round   Round
+	until   time.Time
+	planned bool // the one it is given to leaves by an order
 }
+
+// promised is one promise that a round has got.
+type promised struct {
+	until time.Time // when it stops to count
+	well  bool
+}
+
+// order says whether the round is to leave by an order.
+func (r *round) order() bool { return r.wish.Severity == edge.SeverityDrain }
 
 // round is one open question.
 type round struct {
 	id     Round
+	wish   Wish // what it was opened for
 	opened time.Time
-	needed int
+	put    int       // how often the question has been
+	last   time.Time // when it was
+	terms  terms
 	wide   bool
 	// sites are those of the roster at the opening: a later roster can only
 	// take promises away from this round.
 	sites    map[edge.NodeID]edge.SiteID
 	asked    map[edge.NodeID]time.Time
-	promised map[edge.NodeID]time.Time // when the promise stops to count
+	promised map[edge.NodeID]promised
 	nacked   map[edge.NodeID]edge.Reason
 	until    time.Time // end of the permit that a withdrawal was begun with
 }
@@ -169,9 +213,12 @@ func New(o Options) (*Node, error) {
 		return nil, errors.New("make promise node: Held and Rand are needed")
 	}
 	n := &Node{
-		self: o.Self, boot: o.Boot, started: o.Started,
+		self: o.Self, boot: o.Boot, started: o.Started, before: o.LeaseBefore,
 		held: o.Held, sick: o.Sick, drop: o.Drop, rand: o.Rand,
-		seats: map[netip.Prefix]*seat{},
+		seats: map[netip.Prefix]*seat{}, load: o.Demand, recent: map[netip.Prefix]time.Time{},
+	}
+	if n.load == nil {
+		n.load = func() (float64, bool) { return 0, false }
 	}
 	if n.sick == nil {
 		n.sick = func(edge.NodeID, netip.Prefix) bool { return false }
@@ -202,7 +249,18 @@ func (n *Node) Update(now time.Time, s Settings) ([]Message, error) {
 	}
 	moved := n.site != site
 	n.policy, n.sites, n.site = s.Policy, sites, site
-	n.quiet = later(n.quiet, n.started.Add(s.Policy.PromiseLease))
+	n.places = map[edge.SiteID]edge.Site{}
+	for _, id := range sites {
+		n.places[id] = edge.Site{ID: id}
+	}
+	for _, p := range s.Sites {
+		if _, ok := n.places[p.ID]; ok {
+			n.places[p.ID] = p
+		}
+	}
+	lease := max(s.Policy.PromiseLease, n.before)
+	n.quiet = later(n.quiet, n.started.Add(lease))
+	n.blind = later(n.blind, n.started.Add(Span(lease)+stale))
 	n.others = n.others[:0:0]
 	for id := range sites {
 		if id != n.self {
@@ -273,18 +331,24 @@ func (n *Node) Receive(now time.Time, m Message) []Message {
 // Tick lets time pass: rounds open, widen and end, promises lapse. It must be
 // called several times a second.
 func (n *Node) Tick(now time.Time) []Message {
-	for _, p := range slices.Clone(n.order) {
+	for len(n.echoes) > 0 && !now.Before(n.echoes[0].at) {
+		n.send(n.echoes[0].m)
+		n.echoes = n.echoes[1:]
+	}
+	over := 0
+	for _, p := range n.order {
 		s := n.seats[p]
 		n.lapse(now, s)
 		n.gone(now, s)
 		n.progress(now, s)
-		if n.mayAsk(now, s) && !now.Before(s.next) {
-			n.open(now, s)
-		}
+		n.seek(now, s)
 		if s.retired && !s.wish.Want && s.round == nil && s.failed == nil && len(s.bound) == 0 && !n.held(p) {
 			delete(n.seats, p)
-			n.order = slices.DeleteFunc(n.order, func(o netip.Prefix) bool { return o == p })
+			over++
 		}
+	}
+	if over > 0 {
+		n.order = slices.DeleteFunc(n.order, func(p netip.Prefix) bool { return n.seats[p] == nil })
 	}
 	return n.flush()
 }

@@ -1,11 +1,8 @@
 package promise
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -13,328 +10,299 @@ import (
 
 // The simulator drives real Nodes through virtual time: a seeded network that
 // loses, delays, repeats and reorders, partitions, crashes and restarts, clocks
-// that run at different rates, and a speaker that is read back late.
+// that run at different rates, configurations that change, and a speaker that is
+// read back late. All that happens is an event in one queue.
 
-var simPrefix = netip.MustParsePrefix("192.0.2.0/24")
+type eventKind uint8
 
-// plan is one schedule; the zero values are a perfect network.
-type plan struct {
-	nodes, sites, floor int
-	policy              edge.Guard
-	dmin, dmax          time.Duration
-	loss, dup, tail     float64 // tail: share of messages that take up to 30 s
-	cuts                int     // partitions during the run, up to 8 s each
-	isolate             bool    // all cut from all, for good
-	crashes             int
-	skew                float64 // clock rates differ by this, either way
-	fails               float64 // share of withdrawals whose outcome is an error
-	slow                bool    // a withdrawal may take until its deadline
-	sick                int     // how many fall sick; the others may drain
-	drains              int
-	spread              time.Duration // over which they do
-	heal                bool          // they recover, announce again and fall sick again
-	lastFor             time.Duration
-}
+const (
+	evTick     eventKind = iota // a box looks at the time
+	evMessage                   // arg: in mail
+	evView                      // a box reads back what it announces of net
+	evEffect                    // arg: of orders; the routers lose the route
+	evAnswer                    // arg: of orders; the speaker says how it went
+	evFault                     // arg: of Faults
+	evFaultEnd                  // arg: of Faults
+	evStart                     // a box has a process again
+	evRaise                     // a box hears of its own earlier boot id
+	evBack                      // a box announces net again
+	evBelieved                  // and must know it by now
+	evCalm
+)
 
 type event struct {
-	at  time.Duration
-	seq int
-	do  func()
+	at   time.Duration
+	seq  uint32
+	kind eventKind
+	box  int8
+	net  int8
+	life int32
+	arg  int32
 }
 
-type queue []event
+// world is a plan as it is played.
+type world struct {
+	*plan
+	bug    mutant
+	only   string // the kind of violation that counts; empty: all
+	rng    *rand.Rand
+	now    time.Duration
+	queue  []event
+	seq    uint32
+	boxes  []*box
+	mail   []Message
+	empty  []int32 // of mail
+	orders []order
+	sets   []Settings // by configuration
+	calm   bool
 
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+	cut   int32 // the fault that cuts, 0: none, else its number and one
+	cutAt time.Duration
+	side  uint32 // who is on the one side of the cut
+	deaf  [maxNodes]uint32
+
+	question  Message // that is being answered
+	load      float64
+	loadKnown bool
+
+	steps, withdrawals int
+	took               []time.Duration // from each sickness to the withdrawal
+	violation          string
+	trace              func(format string, args ...any) // nil: none
 }
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *queue) Pop() any     { o := *q; e := o[len(o)-1]; *q = o[:len(o)-1]; return e }
+
+// box is a node with its speaker and what the network knows of both.
+type box struct {
+	id     edge.NodeID
+	n      int
+	node   *Node // nil while it has no process
+	life   int32 // counts the processes: events of an earlier one are void
+	tick   int32 // the tick that counts
+	tickAt time.Duration
+	rate   float64
+	offset time.Duration
+	back   time.Duration // the wall clock is this much behind
+	boot   int64         // the last that it has used
+	conf   int           // that it runs with
+	file   int           // that is on its disk
+	lease  time.Duration // the longest that it has ever run with
+	dark   bool
+	litAt  time.Duration // when it last was not dark any more
+	dead   bool
+	deaths int
+	seen   uint64 // version of node
+	spots  []spot
+}
+
+// spot is a box and one prefix.
+type spot struct {
+	// onAir: it has not left by its own decision. The routers have its route if
+	// the box is neither dark nor dead.
+	onAir   bool
+	view    bool          // as last read back
+	lostAt  time.Duration // when the routers last lost it
+	excused time.Duration // until when it counts as one that stays: it died, and did not come back as it was
+	want    int32         // the fault that makes it want out, and one; 0: none
+	wish    Wish
+	since   time.Duration // of wish
+	backAt  time.Duration // when it last announced again
+
+	leaving bool
+	floor   int // as last configured
+	asks    asked
+	owes    [maxNodes]owed
+}
+
+// asked is the round that a box was last seen to ask in, and under what terms.
+type asked struct {
+	round   Round
+	at      time.Duration
+	needs   need
+	planned bool
+}
+
+// need is what a withdrawal needs: the floor, and the terms of a configuration.
+type need struct{ floor, conf int }
 
 // owed is a promise as the network saw it: the truth that no crash forgets.
 type owed struct {
-	round Round
-	until time.Time // on the promiser's clock
+	round         Round
+	until         time.Time // on the promiser's clock
+	well, planned bool
+	life          int32
 }
 
-type box struct {
-	edge.Node
-	node   *Node // nil while crashed
-	life   int   // counts restarts: events of an earlier life are void
-	rate   float64
-	offset time.Duration
-	boot   int64
-
-	announcing bool // the truth at the routers
-	cached     bool // as last read back
-	wish       Wish
-	wishedAt   time.Duration
-	leftAt     time.Duration
-	leaving    bool
-	until      time.Time
-	owes       map[edge.NodeID]owed
-}
-
-type world struct {
-	plan
-	rng    *rand.Rand
-	now    time.Duration
-	events queue
-	seq    int
-	boxes  []*box
-	roster []edge.Node
-	group  map[edge.NodeID]int
-	cutOne map[[2]edge.NodeID]bool // one-way
-	bug    mutant
-
-	withdrawals int
-	left        []time.Duration // how long each took from its wish
-	violation   string
+// order is a withdrawal on its way to the speaker.
+type order struct {
+	asked
+	now    need // by the configuration at its beginning
+	until  time.Time
+	begun  time.Duration
+	fails  bool // its answer is an error
+	quick  bool // it is with the speaker at once
+	struck bool
+	deaths int // of the box, when it was given
 }
 
 var simStart = time.Unix(1_700_000_000, 0)
 
-func newWorld(seed uint64, p plan, bug mutant) *world {
-	w := &world{plan: p, rng: rand.New(rand.NewPCG(seed, 1)), bug: bug, group: map[edge.NodeID]int{}, cutOne: map[[2]edge.NodeID]bool{}}
-	for i := range p.nodes {
-		b := &box{Node: edge.Node{ID: edge.NodeID(fmt.Sprintf("n%02d", i)), Site: edge.SiteID(fmt.Sprintf("s%02d", i%p.sites))}, owes: map[edge.NodeID]owed{}}
-		b.rate = 1 + (w.rng.Float64()*2-1)*p.skew
-		b.offset = time.Duration(w.rng.Int64N(int64(time.Hour)))
-		b.announcing, b.cached = true, true
-		w.boxes = append(w.boxes, b)
-		w.roster = append(w.roster, b.Node)
+func newWorld(p *plan, bug mutant) *world {
+	w := &world{plan: p, bug: bug, rng: rand.New(rand.NewPCG(p.Seed, 1)), queue: make([]event, 0, 256)}
+	for i := range p.Confs {
+		w.sets = append(w.sets, bug.settings(p.settings(&p.Confs[i])))
 	}
-	for i, b := range w.boxes {
-		if p.isolate {
-			w.group[b.ID] = i
+	for i := range p.Nodes {
+		b := &box{id: simIDs[i], n: i, spots: make([]spot, p.Nets)}
+		b.rate = 1 + (w.rng.Float64()*2-1)*p.Skew
+		b.offset = w.upTo(time.Hour)
+		for net := range b.spots {
+			b.spots[net] = spot{onAir: true, view: true, lostAt: -time.Hour, floor: p.Confs[0].Floor, wish: Wish{Well: true}}
 		}
+		w.boxes = append(w.boxes, b)
+	}
+	for _, b := range w.boxes {
 		w.start(b)
+	}
+	for i := range p.Faults {
+		w.after(p.Faults[i].At, event{kind: evFault, arg: int32(i)})
+	}
+	if p.Calm > 0 {
+		w.after(p.Calm, event{kind: evCalm})
 	}
 	return w
 }
 
-func (w *world) at(d time.Duration, do func()) {
+// play plays p, and looks for violations of one kind only, or of all.
+func play(p *plan, bug mutant, only string) *world {
+	w := newWorld(p, bug)
+	w.only = only
+	return w.run()
+}
+
+// run plays the plan until its end or the first violation.
+func (w *world) run() *world {
+	for len(w.queue) > 0 && w.violation == "" {
+		e := w.pop()
+		if e.at > w.For {
+			break
+		}
+		w.now = e.at
+		w.steps++
+		w.do(e)
+	}
+	if w.violation == "" && w.calm {
+		w.checkLiveness()
+	}
+	return w
+}
+
+func (w *world) do(e event) {
+	switch e.kind {
+	case evMessage:
+		w.deliver(e.arg)
+	case evFault:
+		w.strike(e.arg)
+	case evFaultEnd:
+		w.mend(e.arg)
+	case evStart:
+		w.start(w.boxes[e.box])
+	case evCalm:
+		w.becalm()
+	case evEffect:
+		w.effect(w.boxes[e.box], int(e.net), e.arg, e.life)
+	default:
+		if b := w.boxes[e.box]; b.node != nil && b.life == e.life {
+			w.local(b, e)
+		}
+	}
+}
+
+// local is what concerns one process only.
+func (w *world) local(b *box, e event) {
+	switch e.kind {
+	case evTick:
+		if e.arg == b.tick {
+			w.send(b, b.node.Tick(b.clock(w.now)))
+			w.act(b)
+			w.nextTick(b)
+		}
+	case evView:
+		b.spots[e.net].view = w.announces(b, int(e.net))
+		w.act(b)
+	case evAnswer:
+		w.answer(b, int(e.net), e.arg)
+	case evRaise:
+		if b.node.boot <= b.boot {
+			b.boot++
+			b.node.RaiseBoot(b.boot)
+		}
+	case evBack:
+		w.announce(b, int(e.net))
+	case evBelieved:
+		at, s := &b.spots[e.net], b.node.seats[simNets[e.net]]
+		if at.onAir && at.view && !b.dark && w.now-max(at.backAt, b.litAt) >= w.belief() && s != nil && s.left {
+			w.fail("f", "%s announces %s again and does not take it in", b.id, simNets[e.net])
+		}
+	}
+}
+
+func (w *world) after(d time.Duration, e event) {
 	w.seq++
-	heap.Push(&w.events, event{w.now + d, w.seq, do})
+	e.at, e.seq = w.now+d, w.seq
+	w.queue = append(w.queue, e)
+	for i := len(w.queue) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !w.queue[i].before(&w.queue[up]) {
+			break
+		}
+		w.queue[i], w.queue[up] = w.queue[up], w.queue[i]
+		i = up
+	}
+}
+
+func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
+
+func (w *world) pop() event {
+	first, last := w.queue[0], len(w.queue)-1
+	w.queue[0] = w.queue[last]
+	w.queue = w.queue[:last]
+	for i := 0; ; {
+		least := i
+		for _, c := range [2]int{2*i + 1, 2*i + 2} {
+			if c < last && w.queue[c].before(&w.queue[least]) {
+				least = c
+			}
+		}
+		if least == i {
+			return first
+		}
+		w.queue[i], w.queue[least] = w.queue[least], w.queue[i]
+		i = least
+	}
 }
 
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d) + 1)) }
+
+// by is chance, that costs nothing if there is none.
+func (w *world) by(share float64) bool { return share > 0 && !w.calm && w.rng.Float64() < share }
 
 func (b *box) clock(t time.Duration) time.Time {
 	return simStart.Add(b.offset + time.Duration(float64(t)*b.rate))
 }
 
-// start gives the box a fresh process: it knows nothing of the one before.
-func (w *world) start(b *box) {
-	now := b.clock(w.now)
-	boot := now.UnixNano() + w.rng.Int64N(int64(2*time.Minute)) - int64(time.Minute) // the wall clock may have gone back
-	roster := slices.Clone(w.roster)
-	if w.bug == countsNodes {
-		for i := range roster {
-			roster[i].Site = edge.SiteID(roster[i].ID)
-		}
-	}
-	started := now
-	if w.bug == forgets || b.life == 0 {
-		started = now.Add(-w.policy.PromiseLease) // the run begins with settled nodes
-	}
-	n, err := New(Options{
-		Self: b.ID, Boot: boot, Started: started, Rand: w.rng,
-		Settings: Settings{Roster: roster, Prefixes: []edge.Prefix{{Net: simPrefix, MinSites: w.floor}}, Policy: w.policy},
-		Held:     func(netip.Prefix) bool { return b.cached },
-		Sick: func(id edge.NodeID, _ netip.Prefix) bool {
-			o := w.boxes[slices.IndexFunc(w.boxes, func(o *box) bool { return o.ID == id })]
-			return o.wish.Want && w.rng.IntN(3) > 0
-		},
-	})
-	if err != nil {
-		panic(err)
-	}
-	b.node, b.cached = n, b.announcing
-	b.life++
-	life := b.life
-	if before := b.boot; boot <= before { // gossip shows it its own earlier report
-		w.at(w.upTo(time.Second), func() {
-			if b.life == life {
-				b.node.RaiseBoot(before + 1)
-				b.boot = before + 1
-			}
-		})
-	}
-	b.boot = max(boot, b.boot)
-	w.tick(b, life)
-	w.readBack(b, life)
-}
+// announces says whether the routers have the route.
+func (w *world) announces(b *box, net int) bool { return b.spots[net].onAir && !b.dark && !b.dead }
 
-func (w *world) tick(b *box, life int) {
-	w.at(50*time.Millisecond+w.upTo(100*time.Millisecond), func() {
-		if b.life != life || b.node == nil {
-			return
-		}
-		w.send(b, b.node.Tick(b.clock(w.now)))
-		w.act(b)
-		w.tick(b, life)
-	})
-}
-
-// readBack refreshes what the node believes that it announces: late.
-func (w *world) readBack(b *box, life int) {
-	w.at(w.upTo(time.Second), func() {
-		if b.life == life && b.node != nil {
-			b.cached = b.announcing
-			w.readBack(b, life)
-		}
-	})
-}
-
-func (w *world) send(b *box, out []Message) {
-	for _, m := range out {
-		if m.Kind == Promise {
-			b.owes[m.To] = owed{m.Round, b.clock(w.now).Add(m.Lease)}
-		}
-		if w.rng.Float64() < w.loss {
-			continue
-		}
-		w.post(m)
-		if w.rng.Float64() < w.dup {
-			w.at(w.upTo(20*time.Second), func() { w.post(m) })
-		}
+// note tells what happens, to whoever looks at one run.
+func (w *world) note(format string, args ...any) {
+	if w.trace != nil { // asked before the call too, which costs else
+		w.trace("%8s  "+format, append([]any{w.now.Round(time.Millisecond)}, args...)...)
 	}
 }
 
-func (w *world) post(m Message) {
-	d := w.dmin + w.upTo(w.dmax-w.dmin)
-	if w.rng.Float64() < w.tail {
-		d = w.upTo(30 * time.Second)
-	}
-	w.at(d, func() {
-		if w.group[m.From] != w.group[m.To] || w.cutOne[[2]edge.NodeID{m.From, m.To}] {
-			return
-		}
-		b := w.boxes[slices.IndexFunc(w.boxes, func(b *box) bool { return b.ID == m.To })]
-		if b.node == nil {
-			return
-		}
-		if o, ok := b.owes[m.From]; ok && m.Kind == Release && o.round == m.Round {
-			delete(b.owes, m.From)
-		}
-		if w.mutate(b, &m) {
-			return
-		}
-		w.send(b, b.node.Receive(b.clock(w.now), m))
-		w.act(b)
-	})
-}
-
-// act is what edged does: it tells the wish, and leaves when it may.
-func (w *world) act(b *box) {
-	now := b.clock(w.now)
-	wish := b.wish
-	wish.Want = wish.Want && b.cached
-	w.send(b, b.node.Wish(now, simPrefix, wish))
-	if w.bug == ignoresBinding {
-		clear(b.node.seats[simPrefix].bound)
-	}
-	if b.leaving || !b.node.Permit(now, simPrefix).OK {
-		return
-	}
-	until, err := b.node.Begin(now, simPrefix)
-	if err != nil {
-		return
-	}
-	b.leaving, b.until = true, until
-	w.withdraw(b, b.life, owed{b.node.seats[simPrefix].round.id, until})
-}
-
-// withdraw is the request to the speaker: it takes effect a little later, and
-// never after its deadline; its answer may be an error all the same.
-func (w *world) withdraw(b *box, life int, by owed) {
-	took := w.upTo(300 * time.Millisecond)
-	if w.slow && w.rng.IntN(4) == 0 {
-		took = w.upTo(w.policy.PromiseLease) // as late as the deadline lets it
-	}
-	fails := w.rng.Float64() < w.fails
-	effect := !fails || w.rng.IntN(2) == 0
-	answer := took + w.upTo(20*time.Millisecond)
-	if fails {
-		answer = w.upTo(took) // before the effect, even
-	}
-	if effect {
-		w.at(took, func() {
-			if b.life != life && took > 50*time.Millisecond || !b.clock(w.now).Before(by.until) {
-				return // the process died before the request went out, or its deadline was met
-			}
-			w.check(b, by.round)
-			b.announcing = false
-			b.leftAt = w.now
-			w.left = append(w.left, w.now-b.wishedAt)
-		})
-	}
-	w.at(answer, func() {
-		if b.life != life || b.node == nil {
-			return
-		}
-		b.leaving = false
-		ok := !fails && !b.announcing
-		w.send(b, b.node.End(b.clock(w.now), simPrefix, ok))
-	})
-}
-
-// check is the promise of the product, at the instant of a withdrawal.
-func (w *world) check(b *box, r Round) {
-	w.withdrawals++
-	announce, promised := map[edge.SiteID]bool{}, map[edge.SiteID]bool{}
-	for _, o := range w.boxes {
-		if o == b {
-			continue
-		}
-		if o.announcing {
-			announce[o.Site] = true
-		}
-		if p, ok := o.owes[b.ID]; ok && p.round == r && o.clock(w.now).Before(p.until) {
-			promised[o.Site] = true
-		}
-	}
-	for to, p := range b.owes {
-		if b.clock(w.now).Before(p.until) {
-			w.fail("%s withdrew though bound to %s", b.ID, to)
-		}
-	}
-	if !announce[b.Site] && len(announce) < w.floor {
-		w.fail("%s withdrew and left %d sites, floor %d", b.ID, len(announce), w.floor)
-	}
-	if !promised[b.Site] && len(promised) < w.floor {
-		w.fail("%s withdrew with %d live promises, floor %d", b.ID, len(promised), w.floor)
-	}
-}
-
-func (w *world) fail(format string, args ...any) {
-	if w.violation == "" {
-		w.violation = fmt.Sprintf("at %s: ", w.now) + fmt.Sprintf(format, args...)
-	}
-}
-
-// announcingSites counts the sites that are on the air.
-func (w *world) announcingSites() int {
-	on := map[edge.SiteID]bool{}
-	for _, b := range w.boxes {
-		if b.announcing {
-			on[b.Site] = true
-		}
-	}
-	return len(on)
-}
-
-// run plays the plan until its end or the first violation.
-func (w *world) run() {
-	w.schedule()
-	for len(w.events) > 0 && w.violation == "" {
-		e := heap.Pop(&w.events).(event)
-		if e.at > w.lastFor {
-			return
-		}
-		w.now = e.at
-		e.do()
+// fail notes the first thing that must not be; kind is one letter.
+func (w *world) fail(kind, format string, args ...any) {
+	if w.violation == "" && (w.only == "" || w.only == kind) {
+		w.violation = fmt.Sprintf("%s: at %s ", kind, w.now) + fmt.Sprintf(format, args...)
 	}
 }

@@ -10,15 +10,24 @@ import (
 	"github.com/catchment-dev/edge"
 )
 
-// onIntent answers a question. Each is answered once: a second copy is a
+// onIntent answers a question. Each is judged once: a second copy only gets the
+// promise again that stands, since that may have been lost. Any other copy is a
 // replay, and so is one that was overtaken by its own release.
 func (n *Node) onIntent(now time.Time, s *seat, m Message) {
 	if last, ok := s.seen[m.From]; ok && !m.Round.After(last) {
-		n.drop("stale_round")
+		if b, ok := s.bound[m.From]; ok && b.round == m.Round && now.Before(b.until) && n.held(s.prefix) {
+			n.answer(m, Promise, "")
+		} else {
+			n.drop("stale_round")
+		}
 		return
 	}
 	s.seen[m.From] = m.Round
 	n.gone(now, s)
+	if why := n.unplanned(now, m); why != "" {
+		n.send(Message{Kind: Nack, To: m.From, Prefix: m.Prefix, Round: m.Round, Reason: why, Veto: true})
+		return
+	}
 	if why := n.refusal(now, s, m); why != "" {
 		n.answer(m, Nack, why)
 		return
@@ -26,7 +35,7 @@ func (n *Node) onIntent(now time.Time, s *seat, m Message) {
 	// Bound first, answered after: there is no moment between in which this
 	// node could still leave. An older binding to the same node only gets
 	// longer.
-	s.bound[m.From] = binding{round: m.Round, until: now.Add(n.policy.PromiseLease)}
+	s.bound[m.From] = binding{round: m.Round, until: now.Add(n.policy.PromiseLease), planned: m.Severity == edge.SeverityDrain}
 	n.close(now, s, edge.Reason(fmt.Sprintf("gave its round up so that %s can go first", m.From)))
 	n.version++
 	n.answer(m, Promise, "")
@@ -41,6 +50,8 @@ func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
 		return "it has withdrawn"
 	case !n.held(s.prefix):
 		return "it does not announce the prefix"
+	case now.Before(n.blind):
+		return "it has started a moment ago, and what it did before may still take effect"
 	case now.Before(s.unsure):
 		return "its own withdrawal failed a moment ago, with an outcome that is not known"
 	case (s.wish.Want || s.wish.Unfit) && !staysBefore(s.wish.Severity, n.self, m):
@@ -55,6 +66,35 @@ func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
 	return ""
 }
 
+// unplanned says why nobody may leave by an order now; empty: one may, or m asks
+// for another cause. It is a rule of order and no promise: a node that was not
+// reached cannot object.
+func (n *Node) unplanned(now time.Time, m Message) edge.Reason {
+	if m.Severity != edge.SeverityDrain {
+		return ""
+	}
+	orders := map[edge.SiteID]bool{}
+	for _, p := range n.order {
+		s := n.seats[p]
+		if s.round != nil && s.wish.Severity > edge.SeverityDrain && n.sites[m.From] != n.site {
+			return "it wants to leave for sickness itself, and orders wait for that"
+		}
+		for to, b := range s.bound {
+			switch site := n.sites[to]; {
+			case !now.Before(b.until) || site == n.sites[m.From]:
+			case !b.planned:
+				return edge.Reason(fmt.Sprintf("%s is leaving for sickness, and orders wait for that", to))
+			default:
+				orders[site] = true
+			}
+		}
+	}
+	if most := n.policy.MaxPlanned; most > 0 && len(orders) >= most {
+		return edge.Reason(fmt.Sprintf("%d sites are leaving by an order already, and %d may at a time", len(orders), most))
+	}
+	return ""
+}
+
 // staysBefore ranks a node that wants to leave against one that asks: the less
 // severe stays; of equals, the one whose id comes first. Every pair of nodes
 // agrees on it, so two that ask each other cannot both be refused for good.
@@ -65,7 +105,7 @@ func staysBefore(severity int, self edge.NodeID, m Message) bool {
 func (n *Node) answer(m Message, k Kind, why edge.Reason) {
 	a := Message{Kind: k, To: m.From, Prefix: m.Prefix, Round: m.Round, Reason: why}
 	if k == Promise {
-		a.Lease = n.policy.PromiseLease
+		a.Lease, a.Well = n.policy.PromiseLease, n.seats[m.Prefix].wish.Well
 	}
 	n.send(a)
 }
@@ -73,6 +113,9 @@ func (n *Node) answer(m Message, k Kind, why edge.Reason) {
 // onRelease frees this node of the promise of exactly that round. A release
 // that overtakes its own question makes the question stale.
 func (n *Node) onRelease(s *seat, m Message) {
+	if _, ok := s.bound[m.From]; !ok && m.Round == s.seen[m.From] {
+		return // once more: see release
+	}
 	if m.Round.After(s.seen[m.From]) {
 		s.seen[m.From] = m.Round
 	}
@@ -113,7 +156,8 @@ func (s *seat) boundTo(now time.Time) []edge.Binding {
 
 // gone finds out whether a prefix that this node has withdrawn is back. What
 // the speaker was last seen to hold may be older than the withdrawal, so it is
-// believed only once it has shown the prefix gone, or after a whole lease.
+// believed only once it has shown the prefix gone, or after a whole lease and
+// longer than it can be old.
 func (n *Node) gone(now time.Time, s *seat) {
 	if !s.left {
 		return
@@ -122,7 +166,7 @@ func (n *Node) gone(now time.Time, s *seat) {
 		s.absent = true
 		return
 	}
-	if s.absent || now.Sub(s.leftAt) >= n.policy.PromiseLease {
+	if s.absent || now.Sub(s.leftAt) >= max(n.policy.PromiseLease, stale) {
 		s.left, s.absent = false, false
 		n.version++
 	}

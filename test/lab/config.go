@@ -27,6 +27,7 @@ type configData struct {
 	Certificates                []edge.Certificate
 	HostList                    string
 	GossipKey, RingSeed, BGPKey string
+	NodeKey                     string
 	BFD                         bool
 	ProxyPace, VIPPace          string // keys of a probe, of a flow mapping
 }
@@ -59,7 +60,7 @@ func renderConfig(t *Topology, p *plan, s *secrets, b *boxPlan, dir string) (str
 		Dir: dir, Uplink: uplink, Box: b, Boxes: p.boxes, ASN: boxASN, MinSites: min(1, len(t.Sites)-1),
 		Management: ManagementPort, Gossip: gossipPort, Health: healthPort,
 		Prefix4: Prefix4, Prefix6: Prefix6, VIP4: VIP4, VIP6: VIP6, EchoVIP: EchoVIP, EchoPort: EchoPort, DownloadPort: DownloadPort,
-		HostList: strings.Join(HostNames, ", "), GossipKey: s.gossipKey(), RingSeed: s.ringSeed(), BGPKey: s.bgpKey(b.Name),
+		HostList: strings.Join(HostNames, ", "), GossipKey: s.gossipKey(), RingSeed: s.ringSeed(), BGPKey: s.bgpKey(b.Name), NodeKey: s.nodeKey(b.Name),
 		BFD: t.BFD, ProxyPace: pace(cmp.Or(t.ProbeEvery, time.Second), 3), VIPPace: pace(cmp.Or(t.ProbeEvery, time.Second), 3),
 	}
 	if t.ProbeEvery == 0 {

@@ -1,11 +1,14 @@
 package lab
 
 import (
+	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/catchment-dev/edge"
 )
 
 // The service prefixes and the VIPs of every lab (documentation ranges).
@@ -95,6 +98,12 @@ type boxPlan struct {
 	Probe4, Probe6     netip.Addr
 	PeerASN            int
 	Key                string
+	Signs              ed25519.PrivateKey // what it says to the other boxes
+}
+
+// PublicKey is how the others know the box.
+func (b *boxPlan) PublicKey() edge.NodeKey {
+	return edge.NodeKey(b.Signs.Public().(ed25519.PublicKey))
 }
 
 // prefixes parses a pair of one address of each family with its length.
@@ -168,6 +177,7 @@ func (p *plan) addBox(site, n int, s SiteSpec, b BoxSpec) {
 		Probe4: netip.MustParseAddr(fmt.Sprintf("10.%d.%d.65", site, n)),
 		Probe6: netip.MustParseAddr(fmt.Sprintf("fd00:%d:%d::65", site, n)),
 	}
+	_, box.Signs, _ = ed25519.GenerateKey(nil) // never fails
 	if b.MD5 {
 		box.Key = randomHex(12)
 	}

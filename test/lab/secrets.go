@@ -19,7 +19,7 @@ import (
 var HostNames = []string{"www.example.net", "api.example.net"}
 
 // secrets are the files that the configuration names by path. All boxes share
-// them; only the BGP keys are a box's own.
+// them; only the BGP and node keys are a box's own.
 type secrets struct {
 	dir  string
 	pool *x509.CertPool
@@ -28,6 +28,7 @@ type secrets struct {
 func (s *secrets) gossipKey() string          { return filepath.Join(s.dir, "gossip.key") }
 func (s *secrets) ringSeed() string           { return filepath.Join(s.dir, "ring.seed") }
 func (s *secrets) bgpKey(box string) string   { return filepath.Join(s.dir, "bgp-"+box+".key") }
+func (s *secrets) nodeKey(box string) string  { return filepath.Join(s.dir, "node-"+box+".key") }
 func (s *secrets) cert(name string) string    { return filepath.Join(s.dir, name+".crt") }
 func (s *secrets) key(name string) string     { return filepath.Join(s.dir, name+".key") }
 func (s *secrets) write(path, v string) error { return os.WriteFile(path, []byte(v), 0o600) }
@@ -47,6 +48,11 @@ func newSecrets(dir string, p *plan) (*secrets, error) {
 		if b.Key != "" {
 			files[s.bgpKey(b.Name)] = b.Key + "\n"
 		}
+		der, err := x509.MarshalPKCS8PrivateKey(b.Signs)
+		if err != nil {
+			return nil, fmt.Errorf("make key of %s: %w", b.Name, err)
+		}
+		files[s.nodeKey(b.Name)] = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 	}
 	for path, text := range files {
 		if err := s.write(path, text); err != nil {

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"strings"
+
+	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/guard"
+)
+
+// guardKeys are the contents of the key files of the guard.
+type guardKeys struct {
+	node   ed25519.PrivateKey
+	gossip [][]byte
+}
+
+// readGuardKeys reads the files that c names. The node's key must be the one that
+// the fleet knows of this node: nobody would believe it else.
+func readGuardKeys(c *edge.Config) (guardKeys, error) {
+	node, err := guard.ReadNodeKey(c.Local.KeyFile)
+	if err == nil {
+		err = guard.CheckNodeKey(node, c.Local.ID, c.Fleet.Nodes)
+	}
+	if err != nil {
+		return guardKeys{}, fmt.Errorf("node.key_file: %w", err)
+	}
+	gossip, err := guard.ReadGossipKeys(c.Fleet.Guard.KeyFile)
+	if err != nil {
+		return guardKeys{}, fmt.Errorf("fleet.guard.key_file: %w", err)
+	}
+	return guardKeys{node, gossip}, nil
+}
+
+// diff says what is new in the files, without a secret.
+func (k guardKeys) diff(next guardKeys) []string {
+	var out []string
+	if !k.node.Equal(next.node) {
+		out = append(out, "content of node.key_file: changed")
+	}
+	if a, b := k.names(), next.names(); a != b {
+		out = append(out, fmt.Sprintf("content of fleet.guard.key_file: keys %s -> %s", a, b))
+	}
+	return out
+}
+
+func (k guardKeys) names() string {
+	var out []string
+	for _, key := range k.gossip {
+		out = append(out, guard.KeyName(key))
+	}
+	return strings.Join(out, ", ")
+}
+
+func (d *daemon) openGuard(c *edge.Config) (err error) {
+	if d.keys, err = readGuardKeys(c); err != nil {
+		return err
+	}
+	d.guard, err = guard.New(guard.Options{
+		Self: c.Local.ID, Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: c.Fleet.Prefixes, Policy: c.Fleet.Guard,
+		Keys: d.keys.gossip, NodeKey: d.keys.node, Bind: c.Local.GossipBind, Held: d.holds, Log: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("start guard: %w", err)
+	}
+	return nil
+}
+
+// updateGuard has the guard go by a configuration and the keys in force.
+func (d *daemon) updateGuard(c *edge.Config) {
+	d.guard.Update(guard.Settings{
+		Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: c.Fleet.Prefixes, Policy: c.Fleet.Guard, NodeKey: d.keys.node,
+	})
+	if err := d.guard.Rekey(d.keys.gossip); err != nil {
+		d.log.Error("gossip keys", "err", err)
+	}
+}

@@ -1,0 +1,287 @@
+package promise
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// start gives the box a fresh process: it knows nothing of the one before but
+// what is on its disk.
+func (w *world) start(b *box) {
+	if b.node != nil {
+		return
+	}
+	first := b.life == 0
+	b.life++
+	if w.siteOf(&w.Confs[b.file], b.n) < 0 {
+		b.file = b.conf // a configuration without itself: edged does not take it
+	}
+	now := b.clock(w.now)
+	boot := now.UnixNano() - int64(b.back)
+	started := now
+	if w.bug == forgets || first {
+		started = now.Add(-time.Minute) // the run begins with settled nodes
+	}
+	b.conf = b.file
+	b.lease = max(b.lease, w.Confs[b.conf].Lease)
+	n, err := New(w.bug.options(Options{
+		Self: b.id, Boot: boot, Started: started, Settings: w.sets[b.conf], LeaseBefore: b.lease, Rand: w.rng,
+		Held:   func(p netip.Prefix) bool { return b.spots[netOf(p)].view },
+		Sick:   w.knownSick,
+		Demand: func() (float64, bool) { return w.load, w.loadKnown },
+	}))
+	if err != nil {
+		panic(err)
+	}
+	b.node, b.seen = n, 0
+	for net := range b.spots {
+		w.takeOver(b, net)
+	}
+	b.dead = false
+	if b.boot >= boot { // gossip shows it its own earlier report
+		w.after(w.upTo(time.Second), event{kind: evRaise, box: int8(b.n), life: b.life})
+	}
+	b.boot = max(b.boot, boot)
+	if w.trace != nil {
+		w.note("%s has a process, with %s", b.id, w.Confs[b.conf].Lease)
+	}
+	w.nextTick(b)
+}
+
+// takeOver is what edged does first: a prefix that is on the air stays, and one
+// that is not is announced if nothing is against it.
+func (w *world) takeOver(b *box, net int) {
+	s := &b.spots[net]
+	if b.dead && s.onAir && s.wish.Want {
+		s.onAir, s.excused = false, w.now+w.longestLease()
+	}
+	s.view, s.leaving, s.asks = s.onAir && !b.dark, false, asked{}
+	w.configured(b, net)
+	if !s.onAir && !s.wish.Want {
+		w.after(w.upTo(time.Second), event{kind: evBack, box: int8(b.n), net: int8(net), life: b.life})
+	}
+}
+
+func netOf(p netip.Prefix) int {
+	for i := range simNets {
+		if simNets[i] == p {
+			return i
+		}
+	}
+	panic("unknown prefix")
+}
+
+// configured notes the floor: of a prefix that is not configured any more the
+// last goes on to hold, unless the process is a new one.
+func (w *world) configured(b *box, net int) {
+	if c := &w.Confs[b.conf]; !bit(c.NoNet, net) {
+		b.spots[net].floor = c.Floor
+	}
+}
+
+// knownSick is what gossip says, a moment later.
+func (w *world) knownSick(id edge.NodeID, p netip.Prefix) bool {
+	s := &w.boxes[numberOf(id)].spots[netOf(p)]
+	return s.want != 0 && s.wish.Want && w.now-s.since > 200*time.Millisecond
+}
+
+// tickEvery is how often a process looks at the time, about.
+const tickEvery = 100 * time.Millisecond
+
+func (w *world) nextTick(b *box) {
+	b.tick++
+	in := b.idle(w.now)
+	if in > 0 {
+		in += w.upTo(tickEvery)
+	} else {
+		in = tickEvery/2 + w.upTo(tickEvery)
+	}
+	b.tickAt = w.now + in
+	w.after(in, event{kind: evTick, box: int8(b.n), life: b.life, arg: b.tick})
+}
+
+// idle is for how long looks at the time come to nothing, unless a message does:
+// they are left out, which is what most of the time of a simulation would go to.
+func (b *box) idle(at time.Duration) time.Duration {
+	least := 600 * time.Millisecond
+	for net := range b.spots {
+		seat := b.node.seats[simNets[net]]
+		switch {
+		case seat == nil:
+		case seat.round != nil || seat.failed != nil || len(b.node.echoes) > 0:
+			return 0
+		case seat.wish.Want && len(seat.bound) == 0:
+			least = min(least, max(0, seat.next.Sub(b.clock(at))))
+		}
+	}
+	return least
+}
+
+// end takes the process away.
+func (b *box) end() {
+	b.node = nil
+	b.life++
+}
+
+// update gives the box another configuration.
+func (w *world) update(b *box, conf int) {
+	b.file = conf
+	if b.node == nil || w.siteOf(&w.Confs[conf], b.n) < 0 {
+		return
+	}
+	b.conf = conf
+	b.lease = max(b.lease, w.Confs[conf].Lease)
+	out, err := b.node.Update(b.clock(w.now), w.sets[conf])
+	if err != nil {
+		panic(err)
+	}
+	for net := range b.spots {
+		w.configured(b, net)
+		if s := b.node.seats[simNets[net]]; w.bug == floorFollows && s != nil && s.round != nil {
+			s.round.terms = terms{}
+		}
+	}
+	w.send(b, out)
+	w.act(b)
+	w.nextTick(b)
+}
+
+// act is what edged does: it tells the wishes, and leaves where it may.
+func (w *world) act(b *box) {
+	now := b.clock(w.now)
+	for net := range b.spots {
+		s := &b.spots[net]
+		wish := s.wish
+		wish.Want = wish.Want && s.view
+		w.send(b, b.node.Wish(now, simNets[net], wish))
+		seat := b.node.seats[simNets[net]]
+		if seat == nil {
+			continue
+		}
+		w.spoil(b, seat)
+		if s.leaving {
+			continue
+		}
+		if !seat.wish.Want { // whoever does not want out is not let out
+			if w.steps%16 == 0 && b.node.Permit(now, simNets[net]).OK {
+				w.fail("f", "%s has a permit for %s and no wish to leave", b.id, simNets[net])
+			}
+			continue
+		}
+		if seat.round != nil && (seat.granted || w.bug != none) && b.node.Permit(now, simNets[net]).OK {
+			w.withdraw(b, net)
+		}
+	}
+}
+
+// withdraw gives the speaker the order: it takes effect a little later, and never
+// after its deadline; its answer may be an error all the same.
+func (w *world) withdraw(b *box, net int) {
+	s, seat := &b.spots[net], b.node.seats[simNets[net]]
+	until, err := b.node.Begin(b.clock(w.now), simNets[net])
+	if err != nil {
+		w.fail("f", "%s has a permit for %s that is none: %v", b.id, simNets[net], err)
+		return
+	}
+	if s.asks.round != seat.round.id && s.floor == 0 { // it has asked nobody
+		s.asks = asked{round: seat.round.id, at: w.now, needs: need{0, b.conf}}
+	}
+	if s.asks.round != seat.round.id {
+		w.fail("b", "%s leaves %s by round %v, and has asked in %v", b.id, simNets[net], seat.round.id, s.asks.round)
+		return
+	}
+	if !s.asks.planned && s.asks.round.N != 0 && s.wish.Severity == edge.SeverityDrain && len(seat.round.asked) > 0 {
+		w.fail("o", "%s leaves %s by an order, and has asked as one that is sick", b.id, simNets[net])
+	}
+	o := order{asked: s.asks, now: need{s.floor, b.conf}, until: until, begun: w.now, deaths: b.deaths}
+	w.orders = append(w.orders, o)
+	n := len(w.orders) - 1
+	s.leaving = true
+	if w.trace != nil {
+		w.note("%s leaves %s, permit until %s from now", b.id, simNets[net], until.Sub(b.clock(w.now)))
+	}
+	w.checkLeave(b, net, &w.orders[n])
+	if w.bug == earlyRelease {
+		b.node.release(b.clock(w.now), seat, seat.round)
+		w.send(b, b.node.flush())
+	}
+	took := 5*time.Millisecond + w.upTo(45*time.Millisecond)
+	if w.Slow && !w.calm && w.rng.IntN(4) == 0 {
+		took = w.upTo(until.Sub(b.clock(w.now)) + tickEvery) // as late as the deadline lets it, or too late
+	}
+	answer := took + w.upTo(20*time.Millisecond)
+	if w.by(w.Fails) {
+		w.orders[n].fails = true
+		answer = w.upTo(took) // before the effect, even
+	}
+	w.orders[n].quick = took < 50*time.Millisecond
+	if !w.orders[n].fails || w.rng.IntN(2) == 0 {
+		w.after(took, event{kind: evEffect, box: int8(b.n), net: int8(net), life: b.life, arg: int32(n)})
+	}
+	w.after(answer, event{kind: evAnswer, box: int8(b.n), net: int8(net), life: b.life, arg: int32(n)})
+}
+
+// effect is when the routers lose the route.
+func (w *world) effect(b *box, net int, n, life int32) {
+	o, s := &w.orders[n], &b.spots[net]
+	died := b.node == nil || b.life != life
+	if died && !o.quick && !w.Orphans || b.deaths != o.deaths || !b.clock(w.now).Before(o.until) || !s.onAir {
+		return // it was not sent any more, or too late
+	}
+	w.checkLeave(b, net, o)
+	w.checkGone(b, net, o)
+	if w.announces(b, net) {
+		s.lostAt = w.now
+	}
+	s.onAir, o.struck = false, true
+	if w.trace != nil {
+		w.note("%s is gone from %s", b.id, simNets[net])
+	}
+	w.withdrawals++
+	if s.wish.Want && s.wish.Severity == edge.SeveritySick {
+		w.took = append(w.took, w.now-s.since)
+	}
+	w.look(b, net)
+	if o.fails || died { // nobody knows that it is gone: the next intent announces it
+		w.after(w.upTo(2*time.Second), event{kind: evBack, box: int8(b.n), net: int8(net), life: b.life})
+	}
+}
+
+// look has the box read back what it announces, late.
+func (w *world) look(b *box, net int) {
+	w.after(w.upTo(stale-100*time.Millisecond), event{kind: evView, box: int8(b.n), net: int8(net), life: b.life})
+}
+
+func (w *world) answer(b *box, net int, n int32) {
+	o, s := &w.orders[n], &b.spots[net]
+	s.leaving = false
+	if w.trace != nil {
+		w.note("%s hears of its withdrawal of %s: %v", b.id, simNets[net], o.struck && !o.fails)
+	}
+	w.send(b, b.node.End(b.clock(w.now), simNets[net], o.struck && !o.fails))
+	if w.bug == sureOfFailure && (o.fails || !o.struck) {
+		seat := b.node.seats[simNets[net]]
+		seat.unsure, seat.failed = time.Time{}, nil
+	}
+	w.act(b)
+}
+
+// announce puts the prefix on the air again, which asks nobody. A withdrawal
+// that may still take effect has been waited for.
+func (w *world) announce(b *box, net int) {
+	s := &b.spots[net]
+	if s.onAir || s.leaving {
+		return
+	}
+	s.onAir, s.backAt = true, w.now
+	if w.trace != nil {
+		w.note("%s announces %s again", b.id, simNets[net])
+	}
+	w.look(b, net)
+	w.after(w.belief(), event{kind: evBelieved, box: int8(b.n), net: int8(net), life: b.life})
+}
+
+// belief is how long it may take a box to take in that it announces again.
+func (w *world) belief() time.Duration { return stale + max(stale, w.longestLease()) + time.Second }

@@ -1,0 +1,175 @@
+package promise
+
+import (
+	"testing"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// What the simulator has found, told with as little as shows it. The schedules are
+// in testdata/sim.
+
+// TestStartedNodePromisesNobody: what its process before was withdrawing may go for
+// as long as that had leave to, and what is read back is older still.
+func TestStartedNodePromisesNobody(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	b := r.nodes["b1"]
+	b.started, b.quiet, b.blind = r.now, time.Time{}, time.Time{}
+	if _, err := b.Update(r.now, rigSettings(1, "a1", "b1")); err != nil {
+		t.Fatal(err)
+	}
+	r.wish("a1", edge.SeveritySick)
+	r.pass(Span(10*time.Second) + stale - 100*time.Millisecond)
+	r.want("a1", false, "b1: it has started a moment ago")
+	r.pass(2 * time.Second)
+	r.want("a1", true)
+}
+
+// TestLeaseOfTheProcessBefore: it may have promised by a longer lease, or have been
+// promised for as long.
+func TestLeaseOfTheProcessBefore(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	n, err := New(Options{Self: "a1", Started: r.now, Settings: rigSettings(1, "a1", "b1"), LeaseBefore: time.Minute,
+		Held: r.nodes["a1"].held, Rand: r.nodes["a1"].rand})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.nodes["a1"] = n
+	r.wish("a1", edge.SeveritySick)
+	r.pass(59 * time.Second)
+	r.want("a1", false, "forgotten")
+	ask := Message{Kind: Intent, From: "b1", To: "a1", Prefix: net1, Round: Round{9, 1}, Severity: edge.SeveritySick + 1}
+	if out := n.Receive(r.now.Add(-5*time.Second), ask); len(out) != 1 || out[0].Kind != Nack {
+		t.Errorf("it promises: %v", out)
+	}
+	r.pass(2 * time.Second)
+	r.want("a1", true)
+}
+
+// TestNoPermitBeyondTheOwnLease: after a restart that is all that is known of how
+// long the process before may have had leave.
+func TestNoPermitBeyondTheOwnLease(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	s := rigSettings(1, "a1", "b1")
+	s.Policy.PromiseLease = 4 * time.Second
+	if _, err := r.nodes["a1"].Update(r.now, s); err != nil {
+		t.Fatal(err)
+	}
+	r.wish("a1", edge.SeveritySick)
+	r.pass(time.Second)
+	if p := r.want("a1", true); p.Until.Sub(r.now) > Span(4*time.Second) {
+		t.Errorf("a permit of %s, and the lease is 4s", p.Until.Sub(r.now))
+	}
+	if got := r.nodes["b1"].Bound(r.now)[0].Until.Sub(r.now); got < 9*time.Second {
+		t.Errorf("b1 is bound for %s: it promises by its own lease", got)
+	}
+}
+
+// TestFailedWithdrawalUnderAnothersLease: the permit may last longer than the own
+// lease does by now, and nobody is promised before it can be seen what has come of
+// the withdrawal.
+func TestFailedWithdrawalUnderAnothersLease(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	r.wish("a1", edge.SeveritySick)
+	r.pass(time.Second)
+	a := r.nodes["a1"]
+	until, err := a.Begin(r.now, net1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := rigSettings(1, "a1", "b1")
+	s.Policy.PromiseLease = 3 * time.Second
+	if _, err := a.Update(r.now, s); err != nil {
+		t.Fatal(err)
+	}
+	r.deliver(a.End(r.now, net1, false))
+	r.deliver(a.Wish(r.now, net1, Wish{}))
+	round := uint64(0)
+	ask := func(at time.Time) Kind {
+		round++
+		return a.Receive(at, Message{Kind: Intent, From: "b1", To: "a1", Prefix: net1, Round: Round{9, round}, Severity: edge.SeveritySick})[0].Kind
+	}
+	if ask(until.Add(-time.Millisecond)) != Nack || ask(until.Add(stale-time.Millisecond)) != Nack {
+		t.Error("it promises while its withdrawal may take effect, or not be seen yet")
+	}
+	if ask(until.Add(stale)) != Promise {
+		t.Error("it does not promise after that")
+	}
+}
+
+// TestOldReadBackAfterLeaving: with a short lease what was read back before the
+// withdrawal is older than that.
+func TestOldReadBackAfterLeaving(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	s := rigSettings(1, "a1", "b1")
+	s.Policy.PromiseLease, s.Policy.AskTimeout = time.Second, 300*time.Millisecond
+	for _, n := range r.nodes {
+		if _, err := n.Update(r.now, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.wish("a1", edge.SeveritySick)
+	r.pass(600 * time.Millisecond)
+	r.leave("a1")
+	r.held["a1"] = true // still
+	r.wish("b1", edge.SeveritySick)
+	r.pass(stale - 100*time.Millisecond)
+	r.want("b1", false, "a1: it has withdrawn")
+}
+
+// TestUnlimitedIsNotLimited: without a limit a prefix that has come back may leave
+// again at once.
+func TestUnlimitedIsNotLimited(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	for range 5 {
+		r.open("a1", net1, edge.SeveritySick)
+		r.leave("a1")
+		r.nodes["a1"].Wish(r.now, net1, Wish{})
+		r.pass(200 * time.Millisecond)
+		r.held["a1"] = true
+		r.pass(200 * time.Millisecond)
+	}
+}
+
+// TestLostMessagesArePutAgain: the question, its answer and the release each get a
+// second chance, and a promise counts from the first question all the same.
+func TestLostMessagesArePutAgain(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	r.cut["b1"] = true
+	r.wish("a1", edge.SeveritySick)
+	for r.nodes["a1"].seats[net1].round == nil {
+		r.pass(100 * time.Millisecond)
+	}
+	opened := r.now
+	r.cut["b1"] = false
+	r.pass(700 * time.Millisecond)
+	if p := r.want("a1", true); p.Until.After(opened.Add(Span(10 * time.Second))) {
+		t.Errorf("the permit is until %s, and the question was first put at %s", p.Until, opened)
+	}
+	if n := r.drops["replayed"] + r.drops["stale_round"]; n != 0 {
+		t.Errorf("%d messages count as replays", n)
+	}
+	// A copy that comes while the promise stands gets it again, and binds no longer.
+	b := r.nodes["b1"]
+	until := b.Bound(r.now)[0].Until
+	again := Message{Kind: Intent, From: "a1", To: "b1", Prefix: net1, Round: r.nodes["a1"].seats[net1].round.id, Severity: edge.SeveritySick}
+	if out := b.Receive(r.now, again); len(out) != 1 || out[0].Kind != Promise || !b.Bound(r.now)[0].Until.Equal(until) {
+		t.Errorf("a copy of the question: %v, bound until %s, before %s", out, b.Bound(r.now)[0].Until, until)
+	}
+	r.held["b1"] = false
+	if out := b.Receive(r.now, again); len(out) != 0 {
+		t.Errorf("promised again without the prefix: %v", out)
+	}
+	r.held["b1"] = true
+	r.cut["b1"] = true
+	r.deliver(r.nodes["a1"].Wish(r.now, net1, Wish{}))
+	r.cut["b1"] = false
+	r.pass(500 * time.Millisecond)
+	if len(b.Bound(r.now)) != 0 {
+		t.Error("b1 is still bound: the release was lost")
+	}
+	if n := r.drops["stale_release"]; n != 0 {
+		t.Errorf("%d releases count as stale", n)
+	}
+}
