@@ -49,13 +49,26 @@ type Decision struct {
 	PlainSince time.Time `json:"plain_since,omitzero"`
 	// Severity ranks the wish to leave, for the guard: higher is worse.
 	Severity int `json:"severity,omitempty"`
+	// Unserved says that it is off the air and nothing of it is served any more: the
+	// box may be switched off.
+	Unserved bool `json:"unserved,omitempty"`
 }
 
 // Severities of a wish to leave: whoever is worse may go first.
 const (
-	SeverityDrain = 1 // planned: can serve, and need not go now
-	SeveritySick  = 2 // cannot serve
+	SeverityDrain = 1  // planned: can serve, and need not go now
+	SeveritySick  = 2  // the least of those that cannot serve, or not all
+	SeverityDown  = 10 // nothing of the prefix can be served
 )
+
+// SeverityOf is how sick a prefix is of whose services so many cannot be served. A
+// failed need of the prefix itself is one of all.
+func SeverityOf(down, of int) int {
+	if of <= 0 || down >= of {
+		return SeverityDown
+	}
+	return SeveritySick + (SeverityDown-SeveritySick)*max(0, down)/of
+}
 
 // Facts are all that a decision depends on, for one prefix.
 type Facts struct {
@@ -94,6 +107,9 @@ type Facts struct {
 	// TooOften says why the prefix may not be withdrawn for sickness again so
 	// soon (an operator knows what he does, and is not kept from it), Restless why it may not be announced at its best; empty: it may.
 	TooOften, Restless Reason
+	// Worse is a site that is sick and may not leave: see WorseElsewhere. Its zero
+	// value is none.
+	Worse Worse
 	// WhenFull says what a full site does.
 	WhenFull FullPolicy
 	// Unconditional says that the prefix is announced here whatever its health;
@@ -121,7 +137,12 @@ func wellSince(f Facts) time.Time {
 	switch f.Condition.Health {
 	case Sick:
 		return time.Time{}
-	case Healthy, HealthFull, HealthDegraded:
+	case HealthDegraded:
+		if f.Condition.Doubtful {
+			return time.Time{}
+		}
+		fallthrough
+	case Healthy, HealthFull:
 		if f.Last.WellSince.IsZero() {
 			return f.Condition.Since
 		}
@@ -173,12 +194,14 @@ func byHealth(f Facts, d Decision) (Rung, Reason, int) {
 	if !f.Settled || f.Condition.Health == HealthUnknown {
 		return unsettled(f)
 	}
-	if f.Condition.Health == Sick {
-		return leave(f, f.Condition.Reason, SeveritySick)
+	if f.Condition.Health == Sick || f.Condition.Doubtful && !f.OnAir {
+		return leave(f, f.Condition.Reason, max(SeveritySick, f.Condition.Severity))
 	}
 	if !f.OnAir {
-		if wait, why := mustHold(f, d.WellSince); wait {
+		if wait, why := mustHold(f, d.WellSince); wait && (f.Worse.Severity < SeveritySick || f.NotReady != "") {
 			return Withdrawn, why, 0
+		} else if wait {
+			return Degraded, why + "; " + f.Worse.back(), 0
 		}
 		switch {
 		case f.NotReady != "" && f.Last.Rung == Withdrawn: // stays one: its hold is not over by that
@@ -245,6 +268,15 @@ func unknownReason(c Condition) Reason {
 	return "health is not known"
 }
 
+// hearsay is how much older than the promises what is heard of other sites may be: one
+// that has come back a moment ago for this one to leave must not look gone.
+const hearsay = 2 * time.Second
+
+// leftNow says that the prefix has been withdrawn a moment ago.
+func leftNow(f Facts) bool {
+	return f.Last.Rung.OnAir() || f.Last.Rung == Withdrawn && f.Now.Sub(f.Last.Since) < hearsay
+}
+
 // leave is for a prefix that wants off the air, or must not come on. Sickness
 // outranks an operator's order, which can wait.
 //
@@ -253,14 +285,19 @@ func unknownReason(c Condition) Reason {
 // service that is perhaps broken is better than none. Who was drained stays
 // out: somebody may have his hands in the box.
 func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
+	sick := severity >= SeveritySick
 	switch {
-	case !f.OnAir && severity == SeveritySick && f.Others >= 0 && f.Others < f.Floor && f.Drain == nil && f.NotReady == "":
+	case !f.OnAir && sick && f.Others >= 0 && f.Others < f.Floor && f.Drain == nil && f.NotReady == "" && !leftNow(f):
 		return LastResort, why + Reason(fmt.Sprintf("; announced all the same: %d other sites announce it, and %d must", f.Others, f.Floor)), severity
+	case !f.OnAir && sick && f.Last.Rung == Withdrawn && f.Worse.Severity > severity && f.Drain == nil && f.NotReady == "":
+		return LastResort, why + "; " + f.Worse.back(), severity
 	case !f.OnAir && f.Last.Rung == Withheld || !f.OnAir && f.Last.Rung == "":
 		return Withheld, why, 0
+	case !f.OnAir && sick:
+		return Withdrawn, why, severity
 	case !f.OnAir:
 		return Withdrawn, why, 0
-	case severity == SeveritySick && f.TooOften != "" && f.Drain == nil && !f.Last.Rung.WantsOut():
+	case sick && f.TooOften != "" && f.Drain == nil && !f.Last.Rung.WantsOut():
 		return Degraded, why + "; " + f.TooOften, severity
 	case mustDrain(f, severity):
 		return Draining, why, severity
@@ -274,7 +311,7 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 // has asked the guard already has had it.
 func mustDrain(f Facts, severity int) bool {
 	length := f.DrainTime
-	if severity == SeveritySick {
+	if severity >= SeveritySick {
 		length = f.SickDrainTime
 	}
 	if f.Quiet || length <= 0 || f.Last.Rung.WantsOut() {

@@ -56,6 +56,8 @@ func TestDecide(t *testing.T) {
 		{"withdrawn, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Condition: sick}, LastResort, "0 other sites announce it, and 1 must"},
 		{"sick since the boot, and nobody announces", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withheld}, Condition: sick}, LastResort, "announced all the same"},
 		{"sick since the boot, nobody heard yet", Facts{Settled: true, Floor: 1, Others: -1, Condition: sick}, Withheld, "web-vip is down"},
+		{"withdrawn a moment ago, and the others are not heard of yet", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn, Since: testNow.Add(-hearsay + 1)}, Condition: sick}, Withdrawn, "web-vip is down"},
+		{"withdrawn just now, and the others are not heard of yet", Facts{Settled: true, Floor: 1, Last: Decision{Rung: LastResort, Since: testNow.Add(-time.Hour)}, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"withdrawn, and enough others announce", Facts{Settled: true, Floor: 1, Others: 1, Last: Decision{Rung: Withdrawn}, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"drained and sick, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Drain: drain, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"drained, and the others have died", Facts{Settled: true, Floor: 1, Last: Decision{Rung: Withdrawn}, Drain: drain, Condition: condition(Healthy, 0, "")}, Withdrawn, "drained"},
@@ -86,6 +88,17 @@ func TestDecide(t *testing.T) {
 		{"unconditional and drained", Facts{Unconditional: true, OnAir: true, Settled: true, Drain: drain, Condition: sick}, Leaving, "drained"},
 		{"announced elsewhere only", Facts{Elsewhere: "announced at a only", Settled: true, Condition: condition(Healthy, 0, "")}, Withheld, "announced at a only"},
 		{"announced elsewhere only, and still here", Facts{Elsewhere: "announced at a only", OnAir: true, Settled: true, Condition: condition(Healthy, 0, "")}, Leaving, "announced at a only"},
+		{"withdrawn, and a worse site may not leave", Facts{Settled: true, Others: 3, Worse: Worse{"b", 10}, Last: Decision{Rung: Withdrawn}, Condition: sick}, LastResort, "back so that b, which is worse and may not leave, can go"},
+		{"withdrawn, and a site as sick may not leave", Facts{Settled: true, Others: 3, Worse: Worse{"b", 2}, Last: Decision{Rung: Withdrawn}, Condition: sick}, Withdrawn, "web-vip is down"},
+		{"withdrawn and drained, and a worse site may not leave", Facts{Settled: true, Others: 3, Drain: drain, Worse: Worse{"b", 10}, Last: Decision{Rung: Withdrawn}, Condition: sick}, Withdrawn, "web-vip is down"},
+		{"withheld since the boot, and a worse site may not leave", Facts{Settled: true, Others: 3, Worse: Worse{"b", 10}, Last: Decision{Rung: Withheld}, Condition: sick}, Withheld, "web-vip is down"},
+		{"withdrawn, well, in its hold, and a sick site may not leave", Facts{Settled: true, Hold: time.Minute, Worse: Worse{"b", 2}, Last: Decision{Rung: Withdrawn}, Condition: condition(Healthy, time.Second, "")}, Degraded, "back so that b"},
+		{"the same, and no table", Facts{Settled: true, Hold: time.Minute, NotReady: "no table", Worse: Worse{"b", 2}, Last: Decision{Rung: Withdrawn}, Condition: condition(Healthy, time.Second, "")}, Withdrawn, "comes back after 1m0s"},
+		{"well, in its hold, and one that is drained may not leave", Facts{Settled: true, Hold: time.Minute, Worse: Worse{"b", 1}, Last: Decision{Rung: Withdrawn}, Condition: condition(Healthy, time.Second, "")}, Withdrawn, "comes back after 1m0s"},
+		{"a suspect check, on the air", Facts{OnAir: true, Settled: true, Last: Decision{Rung: Leaving}, Condition: Condition{Health: HealthDegraded, Doubtful: true, Reason: "common cause: x"}}, Degraded, "common cause: x"},
+		{"a check that is suspect for silence, off the air", Facts{Settled: true, Others: 3, Last: Decision{Rung: Withdrawn, WellSince: testNow.Add(-time.Hour)}, Condition: Condition{Health: HealthDegraded, Doubtful: true, Severity: 4, Reason: "common cause: x"}}, Withdrawn, "common cause: x"},
+		{"a check that is suspect for silence, at the boot", Facts{Settled: true, Others: 3, Condition: Condition{Health: HealthDegraded, Doubtful: true, Reason: "common cause: x"}}, Withheld, "common cause: x"},
+		{"a check that is suspect for failures, off the air, after the hold", Facts{Settled: true, Hold: time.Second, Last: Decision{Rung: Withdrawn}, Condition: condition(HealthDegraded, time.Minute, "common cause: x")}, Degraded, "common cause: x"},
 		{"sick outranks drained", Facts{OnAir: true, Settled: true, Drain: drain, Condition: sick}, Leaving, "web-vip is down"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -223,6 +236,43 @@ func TestDecideProperties(t *testing.T) {
 		}
 		if f.Drain == nil && f.OnAir && (f.Last.Rung == Announced || f.Last.Rung == Degraded) && d.Rung != f.Last.Rung {
 			t.Fatalf("unknown health changed %s to %s", f.Last.Rung, d.Rung)
+		}
+	}
+}
+
+// TestSeverityOf: the more of its services are down the sicker, and any sickness is
+// worse than an order.
+func TestSeverityOf(t *testing.T) {
+	for _, c := range []struct{ down, of, want int }{
+		{1, 1, 10}, {0, 0, 10}, {1, 2, 6}, {1, 100, 2}, {99, 100, 9}, {100, 100, 10}, {3, 4, 8}, {5, 4, 10},
+	} {
+		if got := SeverityOf(c.down, c.of); got != c.want {
+			t.Errorf("%d of %d: %d, want %d", c.down, c.of, got, c.want)
+		}
+	}
+	for of := 1; of < 40; of++ {
+		for down := 1; down <= of; down++ {
+			if s := SeverityOf(down, of); s <= SeverityDrain || s > SeverityDown || down > 1 && s < SeverityOf(down-1, of) {
+				t.Fatalf("%d of %d: %d", down, of, s)
+			}
+		}
+	}
+}
+
+// TestSeverityRanks: what the condition says is what the guard is told, and what is
+// claimed after the withdrawal.
+func TestSeverityRanks(t *testing.T) {
+	c := condition(Sick, time.Second, "web-vip is down")
+	c.Severity = 7
+	for _, f := range []Facts{
+		{OnAir: true, Settled: true, Condition: c},
+		{OnAir: true, Settled: true, Condition: c, Permit: Permit{Refused: true}},
+		{OnAir: true, Settled: true, Condition: c, SickDrainTime: time.Minute},
+		{Settled: true, Last: Decision{Rung: Leaving}, Condition: c},
+	} {
+		f.Now = testNow
+		if d := Decide(testPrefix, f); d.Severity != 7 {
+			t.Errorf("%s has severity %d", d.Rung, d.Severity)
 		}
 	}
 }

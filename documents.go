@@ -25,6 +25,10 @@ type Claim struct {
 	// its site send it no new flows. Unserved says that it has stopped serving it.
 	Drained  bool `json:"drained,omitempty"`
 	Unserved bool `json:"unserved,omitempty"`
+	// Severity is how much the node wants to leave, or wanted to when it left; Blocked
+	// that it has been refused for five seconds.
+	Severity int  `json:"severity,omitempty"`
+	Blocked  bool `json:"blocked,omitempty"`
 }
 
 // Spared is a prefix that a node is drained of, and to which the node that says
@@ -57,6 +61,11 @@ type Report struct {
 	// Spared are the drained nodes of this site that this one sends nothing more
 	// to, by prefix: they may stop serving it.
 	Spared []Spared `json:"spared,omitempty"`
+	// Failing are the checks that could take a prefix away here, Trust the orders to
+	// believe one, Forced the prefixes that were withdrawn here without a permit.
+	Failing []Failure `json:"failing,omitempty"`
+	Trust   []Trust   `json:"trust,omitempty"`
+	Forced  []Forced  `json:"forced,omitempty"`
 }
 
 // LoadRow is one node's demand and its view of the regions.
@@ -159,9 +168,11 @@ type GuardDecision struct {
 	Promised []NodeID          `json:"promised"`
 	Nacked   map[NodeID]Reason `json:"nacked,omitempty"`
 	Silent   []NodeID          `json:"silent,omitempty"`
-	// Left says that the prefix was withdrawn, Reason how the round ended.
+	// Left says that the prefix was withdrawn, Reason how the round ended; Forced
+	// that there was none.
 	Left   bool   `json:"left"`
 	Reason Reason `json:"reason"`
+	Forced bool   `json:"forced,omitempty"`
 }
 
 // GuardState is what the guard shows of itself.
@@ -176,6 +187,17 @@ type GuardState struct {
 	Keys []string `json:"keys,omitempty"`
 	// Dropped counts gossip that was thrown away, by reason.
 	Dropped map[string]uint64 `json:"dropped"`
+	// Prefixes are how the fleet stands, Past the last rounds that are over, the
+	// newest last: ten in a SystemStatus, all that are kept at /v1/guard/decisions.
+	Prefixes []GuardedPrefix `json:"prefixes,omitempty"`
+	Past     []GuardDecision `json:"past,omitempty"`
+	// Suspects are checks that fail at many sites, Trust the orders that hold, Forced
+	// what was forced off the air on this node within the hour. NodeKeys are the short
+	// names of the nodes' public keys.
+	Suspects []Suspect         `json:"suspects,omitempty"`
+	Trust    []Trust           `json:"trust,omitempty"`
+	Forced   []Forced          `json:"forced,omitempty"`
+	NodeKeys map[NodeID]string `json:"node_keys,omitempty"`
 }
 
 // Binding is a promise to stay, given to a node.
@@ -197,6 +219,9 @@ type Drain struct {
 	Until time.Time `json:"until,omitzero"`
 	// ByFile says that the drain file orders it: it ends with its line there.
 	ByFile bool `json:"by_file,omitempty"`
+	// Force withdraws at once and without the guard what is on the air when the order
+	// is given. It is part of the order only, and not kept.
+	Force bool `json:"force,omitempty"`
 }
 
 // Preference is an operator's order to move traffic: for a time, every site but
@@ -280,50 +305,4 @@ type PrefixHealth struct {
 	// MinSites is the floor.
 	MinSites int `json:"min_sites"`
 	Condition
-}
-
-// ServiceSummary is one service and its backends here.
-type ServiceSummary struct {
-	ID       ServiceID      `json:"id"`
-	VIP      netip.AddrPort `json:"vip"`
-	Protocol Protocol       `json:"protocol"`
-	Prefix   netip.Prefix   `json:"prefix"`
-	// Pool is the one that new flows go to, Reason why these are not simply the
-	// healthy ones of the primary pool, by their weights.
-	Pool     Pool             `json:"pool,omitempty"`
-	Reason   Reason           `json:"reason,omitempty"`
-	Backends []BackendSummary `json:"backends"`
-}
-
-// BackendSummary is one backend of a service. It is there too while it is
-// draining after it has left the configuration.
-type BackendSummary struct {
-	ID   BackendID  `json:"id"`
-	Addr netip.Addr `json:"address"`
-	Pool Pool       `json:"pool,omitempty"`
-	// Weight is the configured one or what its check said; EffectiveWeight is its
-	// share of new flows now, 0: it gets none.
-	Weight          int        `json:"weight"`
-	EffectiveWeight int        `json:"effective_weight"`
-	Local           bool       `json:"local"`
-	State           ProbeState `json:"state"`
-	// InRing says whether new flows can reach it.
-	InRing bool `json:"in_ring"`
-	// DrainingUntil is until when TCP flows follow it, after it has left the
-	// configuration or the pool in use; zero: it is not draining.
-	DrainingUntil time.Time `json:"draining_until,omitzero"`
-	Reason        Reason    `json:"reason,omitempty"`
-}
-
-// Explanation answers GET /v1/explain?what=...: plain lines, most important
-// first, and the facts behind them.
-type Explanation struct {
-	What  string   `json:"what"`
-	Kind  string   `json:"kind"`
-	Lines []string `json:"lines"`
-}
-
-// Problem is the body of every answer that is not 2xx.
-type Problem struct {
-	Error string `json:"error"`
 }

@@ -246,4 +246,10 @@ type Condition struct {
 	Health Health    `json:"health"`
 	Since  time.Time `json:"since"`
 	Reason Reason    `json:"reason,omitempty"`
+	// Severity says how sick: SeveritySick for the least, SeverityDown if nothing of
+	// the prefix can be served.
+	Severity int `json:"severity,omitempty"`
+	// Doubtful says that it would be sick, but too little is heard of other sites to
+	// hold it against this one: it is degraded, and no reason to come on the air.
+	Doubtful bool `json:"doubtful,omitempty"`
 }

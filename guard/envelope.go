@@ -325,6 +325,7 @@ func tidyReport(r *edge.Report) {
 	for i := range r.Prefer {
 		r.Prefer[i].Reason = clean(r.Prefer[i].Reason, maxText)
 	}
+	tidyMore(r)
 }
 
 func isRate(f float64) bool { return f >= 0 && f <= math.MaxFloat64 } // neither NaN nor infinite

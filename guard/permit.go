@@ -119,6 +119,8 @@ func (g *Guard) State() edge.GuardState {
 	defer g.mu.Unlock()
 	now := time.Now()
 	s.Bound, s.Asking = g.core.Bound(now), g.core.Asking(now)
+	s.Past = g.core.Past()
+	s.Past = s.Past[max(0, len(s.Past)-shownPast):]
 	return s
 }
 

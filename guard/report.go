@@ -30,6 +30,7 @@ func (g *Guard) Publish(r edge.Report) {
 	r.Node, r.Site = g.self, g.roster.Load().self.Site
 	r.Says, r.Load.Regions = slices.Clone(r.Says), slices.Clone(r.Load.Regions)
 	r.Shared, r.Prefer, r.Spared = maps.Clone(r.Shared), slices.Clone(r.Prefer), slices.Clone(r.Spared)
+	cloneMore(&r)
 	tidyReport(&r) // what is compared below has been sent tidied
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,7 +50,7 @@ func (g *Guard) refresh(now time.Time) {
 
 // sameNews says whether b tells all of a that is not to wait.
 func sameNews(a, b edge.Report) bool {
-	return sameClaims(a.Says, b.Says) && maps.Equal(a.Shared, b.Shared) && slices.Equal(a.Spared, b.Spared) && slices.EqualFunc(a.Prefer, b.Prefer, edge.Preference.Equal)
+	return sameClaims(a.Says, b.Says) && maps.Equal(a.Shared, b.Shared) && slices.Equal(a.Spared, b.Spared) && slices.EqualFunc(a.Prefer, b.Prefer, edge.Preference.Equal) && sameMore(a, b)
 }
 
 func sameClaims(a, b []edge.Claim) bool {
@@ -147,7 +148,7 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	if relay {
 		g.spread(l.node, raw)
 	}
-	if old == nil || !sameClaims(old.report.Says, r.Says) {
+	if old == nil || !sameClaims(old.report.Says, r.Says) || !sameMore(old.report, r) {
 		g.signal()
 	}
 }

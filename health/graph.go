@@ -20,6 +20,8 @@ type View struct {
 	// Others says how the other sites see a shared dependency. Nil: nothing is
 	// known of them.
 	Others func(edge.ProbeID) Others
+	// Suspect says at how many sites a check fails. Nil: that is not asked.
+	Suspect func(edge.Cause) edge.Suspect
 }
 
 // Others are the other sites' opinions of a shared dependency.
@@ -78,8 +80,8 @@ func (o Others) ownFault(now, since time.Time, wait time.Duration) (bool, string
 //
 // A prefix needs what every prefix needs (c.Fleet.Health.Needs), what it needs
 // itself, and what each service needs whose VIP it contains with the longest
-// mask. Then, in this order: a hard need that is down, or a shared one that is
-// so by this site's own fault, makes it Sick; a hard need that is unknown makes
+// mask. Then, in this order: a hard need that is down, but for checks that are
+// suspect, or a shared one that is so by this site's own fault, makes it Sick; a hard need that is unknown makes
 // its health unknown; a soft or shared need that is down makes it degraded; any
 // need that is full makes it full; else it is healthy, also without any need. A
 // soft or shared need that is unknown counts as no failure, and is mentioned.
@@ -103,8 +105,8 @@ func Evaluate(c *edge.Config, statuses []edge.Status, view View) map[netip.Prefi
 func SharedStates(c *edge.Config, statuses []edge.Status) map[edge.ProbeID]edge.ProbeState {
 	g := newGraph(c, statuses)
 	out := map[edge.ProbeID]edge.ProbeState{}
-	for _, needs := range needsOf(&c.Fleet) {
-		for _, n := range needs {
+	for _, of := range needsOf(&c.Fleet) {
+		for _, n := range of.flat() {
 			if n.Class == edge.Shared {
 				out[n.On] = g.node(n.On).state
 			}
@@ -118,7 +120,11 @@ func newGraph(c *edge.Config, statuses []edge.Status) *graph {
 		status: make(map[edge.ProbeID]edge.Status, len(statuses)),
 		group:  make(map[edge.ProbeID]edge.Group, len(c.Fleet.Health.Groups)),
 		probes: make(map[edge.ProbeID]edge.Probe, len(c.Fleet.Health.Probes)),
+		checks: make(map[edge.ServiceID]edge.Probe, len(c.Fleet.Services)),
 		done:   map[edge.ProbeID]verdict{},
+	}
+	for _, s := range c.Fleet.Services {
+		g.checks[s.ID] = s.Check
 	}
 	for _, p := range c.Fleet.Health.Probes {
 		g.probes[p.ID] = p
@@ -132,27 +138,15 @@ func newGraph(c *edge.Config, statuses []edge.Status) *graph {
 	return g
 }
 
-// needsOf collects the needs of each prefix: the fleet's, its own, then those
-// of its services in the order of the configuration.
-func needsOf(f *edge.Fleet) map[netip.Prefix][]edge.Need {
-	out := make(map[netip.Prefix][]edge.Need, len(f.Prefixes))
-	for _, p := range f.Prefixes {
-		out[p.Net] = slices.Concat(f.Health.Needs, p.Needs)
-	}
-	for _, s := range f.Services {
-		if p, ok := f.PrefixOf(s.VIP.Addr()); ok {
-			out[p.Net] = append(out[p.Net], s.Needs...)
-		}
-	}
-	return out
-}
-
 // graph is one evaluation: each node is worked out once.
 type graph struct {
 	status map[edge.ProbeID]edge.Status
 	group  map[edge.ProbeID]edge.Group
 	probes map[edge.ProbeID]edge.Probe
+	checks map[edge.ServiceID]edge.Probe // of backends
 	done   map[edge.ProbeID]verdict
+	// excused are probes that count as up, though they are down: see without.
+	excused map[edge.ProbeID]bool
 }
 
 // verdict is what a node of the graph says, and the roots of it: for a node
@@ -168,27 +162,6 @@ type root struct {
 	id   edge.ProbeID
 	path string // "" or "serving → "
 	text string // "web-vip is down: connection refused"
-}
-
-// condition combines needs. A need that is listed twice counts once.
-func (g *graph) condition(needs []edge.Need, view View) edge.Condition {
-	var hard, soft tally
-	for _, n := range needs {
-		v := g.node(n.On)
-		switch n.Class {
-		case edge.Soft:
-			soft.add(v, v.roots)
-		case edge.Shared:
-			if own, why := g.ownFault(n.On, v, view); own {
-				hard.add(v, v.roots)
-			} else {
-				soft.add(v, suffixed(v.roots, " ("+why+")"))
-			}
-		default: // hard, or a class of a later version: the careful reading
-			hard.add(v, v.roots)
-		}
-	}
-	return summary(hard, soft)
 }
 
 // ownFault judges a shared need; only one that is down can be anybody's fault.
@@ -262,7 +235,7 @@ func (g *graph) probe(id edge.ProbeID) verdict {
 	switch {
 	case ok && s.State == edge.Full && text == "":
 		text = "it takes no more"
-	case ok && s.State == edge.Up:
+	case ok && s.State == edge.Up, g.excused[id]:
 		return verdict{state: edge.Up}
 	case !ok:
 		text = "there is no such probe here"
@@ -354,7 +327,7 @@ func (t *Tracker) Update(now time.Time, m map[netip.Prefix]edge.Condition) map[n
 	out := make(map[netip.Prefix]edge.Condition, len(m))
 	for p, c := range m {
 		c.Since = now
-		if last, ok := t.last[p]; ok && last.Health == c.Health {
+		if last, ok := t.last[p]; ok && last.Health == c.Health && last.Doubtful == c.Doubtful {
 			c.Since = last.Since
 		}
 		out[p] = c

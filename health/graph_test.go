@@ -105,6 +105,13 @@ func TestEvaluate(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := Evaluate(fleet(), statuses(c.down, c.unknown), View{})
+			for p, cond := range got { // TestSeverity has it
+				if (cond.Health == edge.Sick) != (cond.Severity > 0) || cond.Doubtful {
+					t.Errorf("%s: %+v", p, cond)
+				}
+				cond.Severity = 0
+				got[p] = cond
+			}
 			exp := map[netip.Prefix]edge.Condition{
 				prefixA: {Health: c.a.h, Reason: c.a.r},
 				prefixB: {Health: c.b.h, Reason: c.b.r},

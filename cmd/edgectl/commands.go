@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -94,39 +93,6 @@ func (o *options) explainCommand() *cobra.Command {
 			return o.write(clean(strings.Join(ex.Lines, "\n")) + "\n")
 		},
 	}
-}
-
-func (o *options) drainCommand() *cobra.Command {
-	var in edge.Drain
-	var service string
-	var length time.Duration
-	c := &cobra.Command{
-		Use: "drain [PREFIX] --reason TEXT", Short: "Leave: with the guard's permit, and for good until undrained",
-		Long: "Order this node to stop announcing a prefix, the prefix of a service, or all of them. It degrades\n" +
-			"at once, so that the traffic moves (guard.drain_time), and withdraws when the guard permits it.\n" +
-			"The order is kept over restarts and reboots, until undrain or the end of --for.",
-		Args: prefixArg,
-		RunE: func(c *cobra.Command, args []string) error {
-			if strings.TrimSpace(in.Reason) == "" {
-				return errors.New("--reason TEXT is needed: it is what others will read")
-			}
-			if service != "" && len(args) > 0 {
-				return errors.New("a prefix and --service are given: one order drains one of them")
-			}
-			if length < 0 {
-				return fmt.Errorf("--for %s is negative", length)
-			}
-			in.Prefix, in.Service = prefixOf(args), edge.ServiceID(service)
-			if length > 0 {
-				in.Until = o.now().Add(length).UTC()
-			}
-			return o.order(c, in.Prefix, "/v1/drain", in)
-		},
-	}
-	c.Flags().StringVar(&in.Reason, "reason", "", "why, in a few `words`")
-	c.Flags().StringVar(&service, "service", "", "the prefix of this `service`")
-	c.Flags().DurationVar(&length, "for", 0, "how `long`; 0: until undrain")
-	return c
 }
 
 func (o *options) undrainCommand() *cobra.Command {

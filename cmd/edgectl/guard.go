@@ -1,19 +1,26 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
+
+	"github.com/catchment-dev/edge"
 )
 
-// guardCommand is the parent of what concerns the guard.
+// guardCommand shows the guard, and is the parent of what concerns it.
 func (o *options) guardCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "guard COMMAND", Short: "The promises by which sites leave", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a command is needed; edgectl guard --help lists them")
+		Use: "guard", Short: "Show who may leave, who has promised whom to stay, and what is suspect", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var st edge.SystemStatus
+			if err := o.call(c.Context(), "GET", "/v1/status", nil, &st); err != nil {
+				return err
+			}
+			if o.output == "json" {
+				return o.json(st.Guard)
+			}
+			return o.write(guardText(o.env, st))
 		},
 	}
-	c.AddCommand(o.guardKeyCommand())
+	c.AddCommand(o.decisionsCommand(), o.guardWhatIfCommand(), o.trustCommand(), o.untrustCommand(), o.guardKeyCommand())
 	return c
 }

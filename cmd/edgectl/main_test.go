@@ -51,7 +51,9 @@ func (e *edged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, _ := json.Marshal(body)
 	e.asked = append(e.asked, fmt.Sprintf("%s %s %s", r.Method, r.URL, b))
 	switch what := r.URL.Query().Get("what"); r.URL.Path {
-	case "/v1/status", "/v1/undrain", "/v1/prefer":
+	case "/v1/guard/decisions", "/v1/guard/what-if":
+		serveGuard(w, r)
+	case "/v1/status", "/v1/undrain", "/v1/prefer", "/v1/guard/trust":
 		socket.JSON(w, http.StatusOK, e.status)
 	case "/v1/drain":
 		if strings.Contains(string(b), "192.0.2.0/24") {
@@ -172,6 +174,21 @@ func TestGolden(t *testing.T) {
 		"what-if":            {g, "health", "what-if", "web-vip=down"},
 		"what-if-refused":    {g, "health", "what-if", "none=down"},
 		"what-if-wrong":      {g, "health", "what-if", "web-vip=broken"},
+		"help-guard":         {"guard", "--help"},
+		"guard":              {b, "guard"},
+		"guard-quiet":        {g, "guard"},
+		"guard-unknown":      {u, "guard"},
+		"guard-json":         {b, "guard", "-o", "json"},
+		"guard-decisions":    {b, "guard", "decisions"},
+		"guard-one-decision": {b, "guard", "decisions", "--last", "1"},
+		"guard-what-if":      {b, "guard", "what-if", "--withdraw", "b", "c"},
+		"guard-what-if-none": {b, "guard", "what-if", "b"},
+		"guard-what-if-bad":  {b, "guard", "what-if", "--withdraw", "x"},
+		"trust":              {b, "guard", "trust", "web-vip", "--for", "2h", "--reason", "it is right"},
+		"trust-no-reason":    {b, "guard", "trust", "web-vip"},
+		"trust-too-long":     {b, "guard", "trust", "web-vip", "--for", "999h", "--reason", "x"},
+		"untrust":            {g, "guard", "untrust", "web-vip", "--reason", "over"},
+		"drain-wait-late":    {b, "drain", "--reason", "power", "--wait", "300ms"},
 		"reload":             {g, "reload"},
 		"reload-json":        {g, "reload", "-o", "json"},
 		"reload-refused":     {b, "reload"},
@@ -227,6 +244,16 @@ func TestOrders(t *testing.T) {
 		{[]string{"drain", "--reason", "r"}, `POST /v1/drain {"reason":"r","since":"0001-01-01T00:00:00Z"}`},
 		{[]string{"drain", "198.51.100.0/24", "--reason", "r"}, `POST /v1/drain {"prefix":"198.51.100.0/24","reason":"r","since":"0001-01-01T00:00:00Z"}`},
 		{[]string{"drain", "--service", "web", "--for", "1h", "--reason", "r"}, `POST /v1/drain {"reason":"r","service":"web","since":"0001-01-01T00:00:00Z","until":"2026-03-01T13:00:01Z"}`},
+		{[]string{"drain", "--force", "--reason", "r"}, `POST /v1/drain {"force":true,"reason":"r","since":"0001-01-01T00:00:00Z"}`},
+		{[]string{"drain", "--force"}, ""},
+		{[]string{"drain", "--wait", "-1s", "--reason", "r"}, ""},
+		{[]string{"guard"}, "GET /v1/status null"},
+		{[]string{"guard", "decisions"}, "GET /v1/guard/decisions null"},
+		{[]string{"guard", "decisions", "--last", "0"}, ""},
+		{[]string{"guard", "what-if", "--withdraw", "b,c", "d"}, "GET /v1/guard/what-if?withdraw=b&withdraw=c&withdraw=d null"},
+		{[]string{"guard", "trust", "web", "--for", "30m", "--reason", "r"}, `POST /v1/guard/trust {"by":"","check":"web","reason":"r","since":"0001-01-01T00:00:00Z","until":"2026-03-01T12:30:01Z"}`},
+		{[]string{"guard", "untrust", "web", "--reason", "r"}, `POST /v1/guard/trust {"by":"","check":"web","reason":"r","since":"0001-01-01T00:00:00Z","until":"0001-01-01T00:00:00Z"}`},
+		{[]string{"guard", "trust", "--reason", "r"}, ""},
 		{[]string{"undrain", "--service", "web"}, `POST /v1/undrain {"service":"web"}`},
 		{[]string{"bgp"}, "GET /v1/status null"},
 		{[]string{"bgp", "prefer", "b", "c", "--prefix", "198.51.100.0/24", "--prepend", "3", "--med", "7", "--for", "30m", "--reason", "r"},
@@ -378,8 +405,9 @@ func sample() edge.SystemStatus {
 	st.Guard.Bound = []edge.Binding{{Prefix: prefix6, To: "b1", Until: sampleTime.Add(8 * time.Second)}}
 	st.Guard.Asking = map[netip.Prefix]edge.Permit{
 		prefix6: {OK: true, Needed: 1, Promised: []edge.SiteID{"b"}},
-		prefix4: {Needed: 2, Promised: []edge.SiteID{"b"}, Refused: true, Reason: "site c has not answered"},
+		prefix4: {Needed: 2, Promised: []edge.SiteID{"b"}, Refused: true, Reason: "site c has not answered", BlockedSince: ago(90 * time.Second)},
 	}
+	guarded(&st.Guard)
 	st.Guard.Dropped = map[string]uint64{"wrong key": 3, "garbage": 12, "stale": 0}
 	st.Proxy.ConfigHash = "1234567890abcdef"
 	st.Proxy.Load.Regions = append(st.Proxy.Load.Regions,

@@ -126,8 +126,12 @@ func (s *status) prefixes() {
 				health = h.Health
 			}
 		}
+		rung := known(string(d.Rung))
+		if a := s.Guard.Asking[d.Prefix]; d.Rung.WantsOut() && !a.BlockedSince.IsZero() {
+			rung += ", blocked"
+		}
 		rows = append(rows, []cell{
-			{d.Prefix.String(), plain}, {known(string(d.Rung)), rungTone(d.Rung)}, {s.age(d.Since), plain},
+			{d.Prefix.String(), plain}, {rung, rungTone(d.Rung)}, {s.age(d.Since), plain},
 			{health.String(), healthTone(health)}, {fmt.Sprintf("%d/%d", s.Speaker.Holders(d.Prefix), len(s.Speaker.Peers)), plain}, {string(d.Reason), plain},
 		})
 	}
@@ -283,6 +287,16 @@ func claimsText(says []edge.Claim) string {
 
 // guard shows what binds this node and what it asks for.
 func (s *status) guard() {
+	s.suspects()
+	s.trusts()
+	s.promises()
+	if dropped := counters(s.Guard.Dropped); dropped != "" {
+		s.say(plain, "gossip dropped: "+dropped)
+	}
+}
+
+// promises are those that this node has given, and asks for.
+func (s *status) promises() {
 	for _, b := range s.Guard.Bound {
 		s.say(warn, fmt.Sprintf("promised %s to stay with %s, for %s more", b.To, b.Prefix, span(b.Until.Sub(s.Time))))
 	}
@@ -297,14 +311,13 @@ func (s *status) guard() {
 		switch {
 		case permit.OK:
 			verdict = "permitted"
+		case !permit.BlockedSince.IsZero():
+			verdict = "blocked for " + s.age(permit.BlockedSince)
 		case permit.Refused:
 			verdict = "refused"
 		}
 		s.say(warn, strings.TrimSuffix(fmt.Sprintf("asks to leave with %s: %s, %d of %d needed promises: %s",
 			p, verdict, len(permit.Promised), permit.Needed, permit.Reason), ": "))
-	}
-	if dropped := counters(s.Guard.Dropped); dropped != "" {
-		s.say(plain, "gossip dropped: "+dropped)
 	}
 }
 

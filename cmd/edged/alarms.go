@@ -14,10 +14,15 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	out := []string{}
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, dec := range st.Decisions {
-		if dec.Rung == edge.LastResort {
+		switch since := st.Guard.Asking[dec.Prefix].BlockedSince; {
+		case dec.Rung != edge.LastResort:
+		case !since.IsZero():
+			add("%s is announced as a last resort, blocked since %s: %s", dec.Prefix, clock(since), dec.Reason)
+		default:
 			add("%s is announced as a last resort: %s", dec.Prefix, dec.Reason)
 		}
 	}
+	out = append(out, d.guardAlarms(st)...)
 	others := d.othersOf(st.Guard.Members)
 	for _, dec := range st.Decisions {
 		if !dec.Rung.OnAir() && others(dec.Prefix) == 0 {
@@ -69,8 +74,8 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	} else if px.ConfigHash != st.ConfigHash {
 		add("edgeproxy runs another configuration than edged: run edgectl reload")
 	}
-	if len(st.Guard.Members) > 0 && !slices.ContainsFunc(st.Guard.Members, func(m edge.MemberState) bool { return m.Alive && m.Node != st.Node }) {
-		add("no other node can be reached by gossip: nothing can be withdrawn")
+	if isolated(st.Site, st.Guard.Members) {
+		add("isolated: no other site can be reached by gossip: nothing is withdrawn and nothing let go")
 	}
 	if n := st.Guard.Dropped["own_report"]; n > 0 {
 		add("what this node says of itself could not be sent to the fleet %d times: see its log", n)

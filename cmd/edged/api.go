@@ -30,6 +30,9 @@ func (d *daemon) handler() http.Handler {
 	mux.HandleFunc("POST /v1/prefer", d.servePrefer)
 	mux.HandleFunc("GET /v1/what-if", d.serveWhatIf)
 	mux.HandleFunc("POST /v1/reload", d.serveReload)
+	mux.HandleFunc("GET /v1/guard/decisions", d.serveDecisions)
+	mux.HandleFunc("GET /v1/guard/what-if", d.serveGuardWhatIf)
+	mux.HandleFunc("POST /v1/guard/trust", d.serveTrust)
 	return mux
 }
 
@@ -66,15 +69,29 @@ func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if o.Reason == "" {
-		o.Reason = "no reason given"
+		o.Reason = noReason
 	}
-	d.change(w, r, func(context.Context) (*receipt, error) {
+	force := func(context.Context) error { return nil }
+	if o.Force {
+		force = func(ctx context.Context) error { return d.forceOut(ctx, o) }
+	}
+	kept := o
+	kept.Force = false
+	d.changeThen(w, r, func(context.Context) (*receipt, error) {
 		if err := d.known(o.Prefix, o.Service); err != nil {
 			return nil, err
 		}
-		return d.drains.add(o), nil
-	})
+		if o.Force {
+			if err := d.mayForce(o); err != nil {
+				return nil, err
+			}
+		}
+		return d.drains.add(kept), nil
+	}, force)
 }
+
+// noReason is that of an order without one.
+const noReason = "no reason given"
 
 func (d *daemon) serveUndrain(w http.ResponseWriter, r *http.Request) {
 	var o struct {
@@ -102,6 +119,12 @@ func (d *daemon) serveUndrain(w http.ResponseWriter, r *http.Request) {
 // change has the loop do f, waits until what f has ordered is on the disk, has the loop
 // take one turn, and answers with the status. The loop does not wait for the disk.
 func (d *daemon) change(w http.ResponseWriter, r *http.Request, f func(context.Context) (*receipt, error)) {
+	d.changeThen(w, r, f, func(context.Context) error { return nil })
+}
+
+// changeThen is change, with something that the loop does besides once the order is in
+// force.
+func (d *daemon) changeThen(w http.ResponseWriter, r *http.Request, f func(context.Context) (*receipt, error), then func(context.Context) error) {
 	var kept *receipt
 	err := d.order(r.Context(), func(ctx context.Context) (err error) {
 		kept, err = f(ctx)
@@ -112,8 +135,9 @@ func (d *daemon) change(w http.ResponseWriter, r *http.Request, f func(context.C
 	}
 	if err == nil {
 		err = d.order(r.Context(), func(ctx context.Context) error {
+			err := then(ctx)
 			d.turn(ctx)
-			return nil
+			return err
 		})
 	}
 	if err != nil {

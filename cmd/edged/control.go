@@ -113,11 +113,15 @@ type inputs struct {
 	// the whole node is drained.
 	prefers []edge.Preference
 	resting bool
+	// suspect says at how many sites a check fails; nil: that is not asked. worse finds
+	// the site for which one comes back that is off the air and so sick; nil: none.
+	suspect func(edge.Cause) edge.Suspect
+	worse   func(p netip.Prefix, severity int) edge.Worse
 }
 
 // step looks at everything once and acts on it. adopt comes first.
 func (l *loop) step(ctx context.Context, in inputs) {
-	l.conditions = l.tracker.Update(in.now, health.Evaluate(l.graph(in.config), in.statuses, health.View{Now: in.now, Others: in.sharedBy}))
+	l.conditions = l.tracker.Update(in.now, health.Evaluate(l.graph(in.config), in.statuses, in.view(in.now)))
 	l.settings(ctx, in.config)
 	for _, p := range in.config.Fleet.Prefixes {
 		l.decide(ctx, p, in)
@@ -200,11 +204,11 @@ func (l *loop) mayChange(ctx context.Context, want edge.Speaker) string {
 func (l *loop) decide(ctx context.Context, prefix edge.Prefix, in inputs) {
 	p := prefix.Net
 	d := l.rung(prefix, in)
-	l.guard.Wish(p, guard.Wish{Want: d.Rung.WantsOut(), Unfit: !d.Rung.WantsOut() && d.Severity > 0, Severity: d.Severity, Reason: d.Reason})
+	l.guard.Wish(p, l.wish(d))
 	if d.Rung.WantsOut() && l.guard.Permit(p).OK && in.now.Sub(l.stuck[p]) >= unstick {
 		if err := l.guard.Leave(ctx, p, func(ctx context.Context) error { return l.withdraw(ctx, p, in) }); err == nil {
 			before := l.last[p].Rung
-			worsened := before.OnAir() && before != edge.Announced && d.Severity == edge.SeveritySick
+			worsened := before.OnAir() && before != edge.Announced && d.Severity >= edge.SeveritySick
 			l.setFlaps(p, l.flaps[p].Withdraw(in.now, in.config.Fleet.Health.HoldHalfLife, worsened))
 			d = l.rung(prefix, in)
 			l.guard.Wish(p, guard.Wish{})
@@ -239,11 +243,15 @@ func (l *loop) facts(prefix edge.Prefix, in inputs) edge.Facts {
 	if notReady == "" && in.unserved != nil {
 		notReady = in.unserved(p)
 	}
+	worse := edge.Worse{}
+	if last := l.last[p]; in.worse != nil && last.Rung == edge.Withdrawn && !l.onAir[p] {
+		worse = in.worse(p, last.Severity)
+	}
 	return edge.Facts{
 		Now: in.now, Last: l.last[p], Settled: in.settled,
 		OnAir: l.onAir[p], SentDegraded: l.sentDegraded[p],
 		Condition: l.conditions[p], Drain: in.drain(p),
-		Permit: l.guard.Permit(p), NotReady: notReady,
+		Permit: l.guard.Permit(p), NotReady: notReady, Worse: worse,
 		Floor: prefix.MinSites, Others: in.others(p),
 		Hold:      l.flaps[p].Hold(fleet.Health),
 		TooOften:  l.flaps[p].TooOften(in.now, fleet.Guard.MaxCycles),
@@ -359,6 +367,7 @@ func (l *loop) claims(c *edge.Config) []edge.Claim {
 		out = append(out, edge.Claim{
 			Prefix: p.Net, Announcing: fresh && l.state.Holders(p.Net) > 0, Rung: d.Rung,
 			Health: l.conditions[p.Net].Health, Since: d.Since, Reason: d.Reason,
+			Severity: d.Severity, Blocked: d.Rung.WantsOut() && !l.guard.Permit(p.Net).BlockedSince.IsZero(),
 		})
 	}
 	return out

@@ -173,7 +173,7 @@ func TestLadder(t *testing.T) {
 	if !r.speaker.held[0].Degrade {
 		t.Error("a leaving prefix is not degraded")
 	}
-	if w := r.guard.wishes[p4]; !w.Want || w.Severity != edge.SeveritySick || w.Reason == "" {
+	if w := r.guard.wishes[p4]; !w.Want || w.Severity != edge.SeverityDown || w.Reason == "" {
 		t.Errorf("wish at the guard: %+v", w)
 	}
 	r.guard.permit = edge.Permit{Refused: true, Reason: "b: draining"}
@@ -265,7 +265,7 @@ func TestFloorBrokenByDeaths(t *testing.T) {
 	r.want(t, edge.Withdrawn, false)
 	r.guard.permit = edge.Permit{Refused: true, Reason: "nobody answers"}
 	r.in.others = func(netip.Prefix) int { return 0 }
-	r.step(t, time.Second)
+	r.step(t, 2*time.Second)
 	r.want(t, edge.LastResort, true)
 	if !r.speaker.held[0].Degrade {
 		t.Error("the last resort is not degraded")

@@ -72,7 +72,11 @@ type daemon struct {
 	configErr  string
 	prefers    []edge.Preference
 	fine       map[edge.ProbeID]time.Time // see followShared
-	peersSeen  []edge.PeerState           // at the last snapshot
+	trusts     []edge.Trust
+	forced     forcing
+	swaps      map[netip.Prefix]time.Time // see worse
+	outlook    outlook
+	peersSeen  []edge.PeerState // at the last snapshot
 	meter      *meter
 	applied    edge.Table
 	appliedAt  time.Time
@@ -108,6 +112,9 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	if d.prefers, err = openPrefers(c.Local.StateDir); err != nil {
 		log.Warn("orders to move traffic are not known until others tell of them", "err", err)
 	}
+	if d.trusts, err = openTrusts(c.Local.StateDir); err != nil {
+		log.Warn("orders to trust a check are not known until others tell of them", "err", err)
+	}
 	if d.previous, err = readApplied(c.Local.StateDir); err != nil {
 		log.Warn("the configuration before cannot be used", "err", err)
 	}
@@ -126,6 +133,9 @@ func open(ctx context.Context, c *edge.Config, path string, log *slog.Logger) (d
 	}
 	if err = d.openGuard(c); err != nil {
 		return d, err
+	}
+	if err = d.openForced(c.Local.StateDir); err != nil {
+		log.Warn("what was forced off the air before is not known", "err", err)
 	}
 	if err = d.openDataPath(ctx, c); err != nil {
 		return d, err

@@ -15,6 +15,9 @@ var (
 	metricFull    = prometheus.NewDesc("edge_health_probe_full", "1 if the probe's target is alive but full; absent while unknown.", []string{"probe"}, nil)
 	metricMember  = prometheus.NewDesc("edge_guard_member_age_seconds", "Age of a node's last report; absent if there has been none.", []string{"node"}, nil)
 	metricDropped = prometheus.NewDesc("edge_guard_dropped_total", "Gossip that was thrown away.", []string{"reason"}, nil)
+	metricStuck   = prometheus.NewDesc("edge_guard_blocked", "1 if the prefix wants to leave and has been refused for five seconds.", []string{"prefix"}, nil)
+	metricRoom    = prometheus.NewDesc("edge_guard_may_leave", "How many sites could leave the prefix, as far as this node has heard.", []string{"prefix"}, nil)
+	metricSuspect = prometheus.NewDesc("edge_guard_common_cause_sites", "Sites at which a check fails that is suspect, with those that are silent.", []string{"check"}, nil)
 	metricAlarms  = prometheus.NewDesc("edge_alarms", "Conditions that need a person.", nil, nil)
 	metricConfig  = prometheus.NewDesc("edge_config_generation", "Configurations applied since the start.", nil, nil)
 )
@@ -24,7 +27,7 @@ type collector struct{ d *daemon }
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range append(append(forwarderMetrics(), speakerMetrics()...), metricRung, metricHealth, metricProbe, metricFull, metricMember, metricDropped, metricAlarms, metricConfig) {
+	for _, m := range append(append(forwarderMetrics(), speakerMetrics()...), metricRung, metricHealth, metricProbe, metricFull, metricMember, metricDropped, metricStuck, metricRoom, metricSuspect, metricAlarms, metricConfig) {
 		ch <- m
 	}
 }
@@ -50,6 +53,17 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if m.Age >= 0 {
 			s.gauge(metricMember, m.Age.Seconds(), string(m.Node))
 		}
+	}
+	for _, p := range st.Guard.Prefixes {
+		s.gauge(metricRoom, float64(p.MayLeave), p.Prefix.String())
+		s.gauge(metricStuck, truth(!st.Guard.Asking[p.Prefix].BlockedSince.IsZero()), p.Prefix.String())
+	}
+	sites := map[edge.ProbeID]int{}
+	for _, v := range st.Guard.Suspects { // one check can be the cause of several needs
+		sites[v.Cause.Check()] = max(sites[v.Cause.Check()], len(v.Sites)+len(v.Silent))
+	}
+	for check, n := range sites {
+		s.gauge(metricSuspect, float64(n), string(check))
 	}
 	for why, n := range st.Guard.Dropped {
 		s.counter(metricDropped, n, why)

@@ -292,7 +292,9 @@ func (d *daemon) standing() []edge.Decision {
 	out := d.loop.decisions()
 	for i := range out {
 		dec := &out[i]
-		if _, resting := d.rest.resting[dec.Prefix]; resting {
+		_, resting := d.rest.resting[dec.Prefix]
+		dec.Unserved = resting || !dec.Rung.OnAir() && len(d.servicesOf(dec.Prefix)) == 0
+		if resting {
 			dec.Reason += "; its VIPs are not served any more"
 		} else if why := d.rest.serves[dec.Prefix]; why != "" {
 			dec.Reason += "; its VIPs are still served: " + why

@@ -86,8 +86,9 @@ func (d *daemon) turn(ctx context.Context) {
 	d.guard.Publish(edge.Report{
 		Says: d.claims(), Load: d.load(), Spared: d.spared(),
 		Shared: s.shared, Prefer: d.prefers,
+		Failing: s.failing, Trust: d.trusts, Forced: d.forced.own,
 	})
-	d.show(s.statuses)
+	d.show(s)
 }
 
 // sight is what a turn goes by.
@@ -96,11 +97,13 @@ type sight struct {
 	members  []edge.MemberState
 	statuses []edge.Status
 	shared   map[edge.ProbeID]edge.ProbeState
+	failing  []edge.Failure
 }
 
 func (d *daemon) sees(now time.Time, members []edge.MemberState) sight {
 	s := sight{now: now, members: members, statuses: d.statuses()}
 	s.shared = health.SharedStates(d.config(), s.statuses)
+	s.failing = health.Causes(d.loop.graph(d.config()), s.statuses, now)
 	return s
 }
 
@@ -119,6 +122,8 @@ func (d *daemon) follow(now time.Time, members []edge.MemberState) {
 		d.noteOrder("drain", drainName(o), "drained", "ended", "its time is over")
 	}
 	d.followPrefers(now, members)
+	d.followTrusts(now, members)
+	d.followForced(now, members)
 	d.followDepartures(now, members)
 	d.followRest(now, members)
 }
@@ -163,6 +168,7 @@ func (d *daemon) inputs(s sight) inputs {
 	in := inputs{
 		now: s.now, config: d.config(), generation: d.generation,
 		statuses: s.statuses, settled: d.monitor.Settled(), drain: d.drainOf, others: d.othersOf(s.members),
+		suspect: d.jury(s).Try, worse: d.worse(s.now, s.members),
 		sharedBy: d.sharedBy(s.members), unserved: d.unserved(s.statuses), quiet: d.meter.quiet, prefers: d.prefers, resting: d.drains.node(),
 	}
 	in.notReady = d.drains.file.unheard(d.config().Local.DrainFile)
@@ -238,19 +244,19 @@ func (d *daemon) apply(ctx context.Context, statuses []edge.Status) {
 }
 
 // show makes the snapshot that status, console and metrics read.
-func (d *daemon) show(statuses []edge.Status) {
-	c := d.config()
+func (d *daemon) show(s sight) {
+	c, statuses := d.config(), s.statuses
 	st := &edge.SystemStatus{
 		Node: c.Local.ID, Site: c.Self().Site, Version: version.String(), Time: time.Now(), Started: d.started,
 		Generation: d.generation, ConfigHash: c.Hash, ConfigErr: d.configErr,
 		Decisions: d.standing(), Drains: d.drains.all(), Prefers: slices.DeleteFunc(slices.Clone(d.prefers), func(o edge.Preference) bool { return !o.Holds(time.Now()) }),
-		Probes: d.monitor.Statuses(), Speaker: d.loop.state, Guard: d.guard.State(),
+		Probes: d.monitor.Statuses(), Speaker: d.loop.state, Guard: d.guardState(s),
 		Services: summaries(c, look(c, statuses, d.draining, time.Now())),
 	}
 	for i := range st.Services {
-		s := &st.Services[i]
-		if _, resting := d.rest.resting[s.Prefix]; resting {
-			s.Reason = "not served here: its prefix is drained"
+		v := &st.Services[i]
+		if _, resting := d.rest.resting[v.Prefix]; resting {
+			v.Reason = "not served here: its prefix is drained"
 		}
 	}
 	for _, p := range c.Fleet.Prefixes {

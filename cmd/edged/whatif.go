@@ -53,7 +53,7 @@ func (l *loop) whatIf(in inputs, changes map[edge.ProbeID]edge.ProbeState) (edge
 	out := edge.WhatIf{Changed: changes, Now: l.decisions()}
 	then := *l // its maps are read only
 	// What is down has been so for long enough to count.
-	then.conditions = health.Evaluate(l.graph(in.config), statuses, health.View{Now: in.now.Add(time.Hour), Others: in.sharedBy})
+	then.conditions = health.Evaluate(l.graph(in.config), statuses, in.view(in.now.Add(time.Hour)))
 	for _, p := range in.config.Fleet.Prefixes {
 		c := then.conditions[p.Net]
 		c.Since = in.now

@@ -130,6 +130,10 @@ func (n *Node) keep(now time.Time, s *seat, why edge.Reason) {
 		}
 	}
 	slices.Sort(d.Silent)
+	n.remember(d)
+}
+
+func (n *Node) remember(d edge.GuardDecision) {
 	n.past = append(n.past, d)
 	if len(n.past) > pastMax {
 		n.past = slices.Delete(n.past, 0, len(n.past)-pastMax)

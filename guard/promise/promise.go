@@ -133,6 +133,7 @@ type Node struct {
 	order  []netip.Prefix             // keys of seats, ascending: same input, same output
 	recent map[netip.Prefix]time.Time // withdrawals begun in the last minute
 	past   []edge.GuardDecision
+	forced []time.Time // forced withdrawals of the last edge.ForceWindow
 
 	out     []Message
 	echoes  []echo

@@ -105,18 +105,32 @@ func (w *world) nextTick(b *box) {
 // idle is for how long looks at the time come to nothing, unless a message does:
 // they are left out, which is what most of the time of a simulation would go to.
 func (b *box) idle(at time.Duration) time.Duration {
-	least := 600 * time.Millisecond
-	for net := range b.spots {
-		seat := b.node.seats[simNets[net]]
-		switch {
-		case seat == nil:
-		case seat.round != nil || seat.failed != nil || len(b.node.echoes) > 0:
-			return 0
-		case seat.wish.Want && len(seat.bound) == 0:
-			least = min(least, max(0, seat.next.Sub(b.clock(at))))
+	now := b.clock(at)
+	due := now.Add(6 * tickEvery)
+	by := func(t time.Time) {
+		if t.Before(due) {
+			due = t
 		}
 	}
-	return least
+	if e := b.node.echoes; len(e) > 0 {
+		by(e[0].at)
+	}
+	for net := range b.spots {
+		s := b.node.seats[simNets[net]]
+		switch {
+		case s == nil || s.leaving:
+		case s.failed != nil:
+			by(s.failed.until)
+		case s.round != nil && s.granted:
+			return 0
+		case s.round != nil:
+			by(s.round.opened.Add(b.node.policy.AskTimeout))
+			by(s.round.last.Add(b.node.policy.AskTimeout / (repeats + 1))) // it widens later
+		case s.wish.Want && len(s.bound) == 0:
+			by(s.next)
+		}
+	}
+	return max(0, due.Sub(now))
 }
 
 // end takes the process away.

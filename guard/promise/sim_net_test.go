@@ -85,7 +85,7 @@ func (w *world) deliver(at int32) {
 	if v := b.node.Version(); v != b.seen || w.bug != none {
 		b.seen = v
 		w.act(b)
-		if b.tickAt-w.now > 3*tickEvery/2 && b.idle(w.now) == 0 {
+		if b.tickAt-w.now > b.idle(w.now)+tickEvery {
 			w.nextTick(b)
 		}
 	}

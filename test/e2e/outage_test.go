@@ -184,6 +184,11 @@ func restartBesideDeadBackend(ctx context.Context, t *testing.T, w world) error 
 // dies. A service that is perhaps broken is better than none: those who left
 // come back as a last resort, and one of them stays.
 func lastOneDies(ctx context.Context, t *testing.T, w world) error {
+	// Else it would be a common cause, and none would leave.
+	if err := story.Trust(ctx, w.Lab.Boxes["a1"], "shared"); err != nil {
+		return err
+	}
+	defer func() { _ = story.Untrust(context.WithoutCancel(ctx), w.Lab.Boxes["a1"], "shared") }()
 	w.Lab.Shared.SetHealthy(false)
 	defer w.Lab.Shared.SetHealthy(true)
 	var last *lab.Box

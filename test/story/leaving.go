@@ -162,6 +162,14 @@ func sharedFails(ctx context.Context, t *Teller) error {
 		defer t.Lab.Shared.SetHealthy(true)
 		start := time.Now()
 		t.Say("the shared dependency answers 503 from now on, to every site")
+		if err := commonCause(ctx, t); err != nil {
+			return err
+		}
+		t.Say("all are on the air, degraded, after %s: a check that fails everywhere takes nothing away. An operator has it believed", since(start))
+		if err := Trust(ctx, t.boxes()[0], "shared"); err != nil {
+			return err
+		}
+		defer func() { _ = Untrust(context.WithoutCancel(ctx), t.boxes()[0], "shared") }()
 		stayed, err := settledSick(ctx, t, start)
 		if err != nil {
 			return err
@@ -182,6 +190,39 @@ func sharedFails(ctx context.Context, t *Teller) error {
 	}
 	t.Say("the shared dependency answers again")
 	return errors.Join(w.neverLost(), t.Settle(ctx), w.neverLost())
+}
+
+// commonCause waits until every box is on the air, degraded, with the reason that the
+// check fails everywhere: those that had left before that was known have come back.
+func commonCause(ctx context.Context, t *Teller) error {
+	return Until(ctx, "every box knows the common cause", func() error {
+		for _, b := range t.boxes() {
+			d, err := decision(ctx, b)
+			if err != nil {
+				return err
+			}
+			if d.Rung != edge.Degraded || !strings.Contains(string(d.Reason), "common cause: shared at 3 of 3 sites") {
+				return fmt.Errorf("%s is %s%s", b.Name(), d.Rung, because(d.Reason))
+			}
+		}
+		return nil
+	})
+}
+
+// Trust has every box believe a check, though it fails everywhere.
+func Trust(ctx context.Context, b *lab.Box, check string) error {
+	if out, err := b.Ctl(ctx, "guard", "trust", check, "--for", "10m", "--reason", "it is right"); err != nil {
+		return fmt.Errorf("trust %s: %w: %s", check, err, out)
+	}
+	return nil
+}
+
+// Untrust takes that back.
+func Untrust(ctx context.Context, b *lab.Box, check string) error {
+	if out, err := b.Ctl(ctx, "guard", "untrust", check, "--reason", "the test is over"); err != nil {
+		return fmt.Errorf("untrust %s: %w: %s", check, err, out)
+	}
+	return nil
 }
 
 // settledSick waits until every box has either left or been refused and nothing

@@ -38,7 +38,7 @@ var assets embed.FS
 
 // scripts are the modules of the page; page.js imports the others.
 func scripts() []string {
-	return []string{"page.js", "base.js", "fleet.js", "history.js", "panels.js", "peers.js"}
+	return []string{"page.js", "base.js", "fleet.js", "guard.js", "history.js", "panels.js", "peers.js"}
 }
 
 // Handler serves the page on /, the status as JSON on /v1/status and as

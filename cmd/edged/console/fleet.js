@@ -1,5 +1,6 @@
 // The fleet: each prefix with the state of each site, as this node knows it.
 
+import { guarded } from "./guard.js";
 import { SIGN, VIEW_NS, el, fill, list, old, plural, span, status } from "./base.js";
 
 // A site's state is the best that one of its nodes is known to be in; a node of
@@ -80,7 +81,8 @@ function headroom(prefix, air) {
   const floor = c.min_sites ?? (asked && asked.needed);
   const on = `${plural(air, "site", "sites")} on the air`;
   if (floor === undefined || floor === null) return el("div", { class: "room" }, el("b", { class: "t-unk" }, "floor unknown"), el("span", {}, on));
-  const more = air - floor;
+  const said = guarded(prefix); // by the whole policy, and by what edged counts
+  const more = said && said.needed > 0 && said.may_leave < air - floor ? said.may_leave : air - floor;
   const [kind, text] = more > 0 ? ["t-ok", `${more} more may leave`] : more === 0 ? ["t-warn", "none may leave"] : ["t-bad", `${-more} below the floor`];
   return el("div", { class: "room" }, el("b", { class: kind }, text), el("span", {}, `floor ${floor}, ${on}`));
 }

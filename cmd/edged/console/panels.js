@@ -5,6 +5,7 @@ import {
   soft, some, span, status, table, tag, zero,
 } from "./base.js";
 import { ORDER, WORD, claimState, holders, memberAge } from "./fleet.js";
+import { blocked, guardDetails } from "./guard.js";
 
 export function showTop() {
   fill("where", el("b", {}, status.node), ` at ${status.site}`);
@@ -29,7 +30,8 @@ export function showPrefixes() {
     const [held, up] = holders(d.prefix);
     // The condition's reason only where the decision's does not say it already.
     const why = d.reason || (c.reason ? `${c.health}: ${c.reason}` : "");
-    return [mono(d.prefix), known(RUNG, d.rung), since(d.since), known(HEALTH, c.health), `${held} of ${up}`, why];
+    const rung = blocked(d.prefix) ? [known(RUNG, d.rung), " ", tag("bad", `blocked for ${age(blocked(d.prefix))}`)] : known(RUNG, d.rung);
+    return [mono(d.prefix), rung, since(d.since), known(HEALTH, c.health), `${held} of ${up}`, why];
   });
   const given = orders();
   fill("n-prefixes", given.length ? plural(given.length, "order", "orders") + " of an operator" : "");
@@ -55,15 +57,16 @@ export function showGuard() {
   const g = status.guard;
   const bound = list(g.bound).map((b) => [mono(b.prefix), `promised ${b.to} to stay`, `${left(b.until)} left`]);
   const asking = Object.entries(g.asking || {}).map(([p, a]) => [mono(p),
-    a.ok ? tag("ok", "permit") : a.refused ? tag("bad", "refused") : tag("warn", "asking"),
+    a.ok ? tag("ok", "permit") : blocked(p) ? tag("bad", `blocked for ${age(blocked(p))}`) : a.refused ? tag("bad", "refused") : tag("warn", "asking"),
     `${list(a.promised).length} of ${a.needed} promised${list(a.promised).length ? ": " + a.promised.join(", ") : ""}`, a.reason || ""]);
   const dropped = Object.entries(g.dropped || {}).filter(([, n]) => n > 0);
-  const members = list(g.members);
+  const members = list(g.members), more = guardDetails(g);
   fill("n-guard", members.length ? `${members.filter((m) => m.alive).length} of ${plural(members.length, "member", "members")} alive` : "");
-  fill("guard",
+  fill("guard", more.first,
     table("Members", [["Member"], ["Site"], ["State"], ["View is", "num"], ["Says", "why"]], members.map(member), "No other node is configured."),
     asking.length ? [el("h3", {}, "Asking for leave"), table("Asking for leave", [["Prefix"], ["Answer"], ["Promises"], ["Reason", "why"]], asking, "")].flat() : "",
     bound.length ? [el("h3", {}, "Bound to stay"), table("Bound to stay", [["Prefix"], ["Promise"], ["Time", "num"]], bound, "")].flat() : "",
+    more.last,
     dropped.length ? [el("h3", {}, "Gossip thrown away"), pairs(dropped.map(([k, n]) => [k, count(n)]))] : "");
 }
 

@@ -144,7 +144,23 @@ func sampleGuard(now time.Time) edge.GuardState {
 			other("syd1", "syd", -1, nil),
 		},
 		Bound:   []edge.Binding{{Prefix: prefix6, To: "lon1", Until: now.Add(8 * time.Second)}},
-		Asking:  map[netip.Prefix]edge.Permit{prefix4: {Needed: 2, Promised: []edge.SiteID{"fra"}, Refused: true, Reason: "1 of 2 sites have promised to stay"}},
+		Asking:  map[netip.Prefix]edge.Permit{prefix4: {Needed: 2, Promised: []edge.SiteID{"fra"}, Refused: true, Reason: "1 of 2 sites have promised to stay", BlockedSince: now.Add(-2 * time.Minute)}},
 		Dropped: map[string]uint64{"bad signature": 3, "stale round": 12},
+		Prefixes: []edge.GuardedPrefix{
+			{Prefix: prefix4, Floor: 2, Needed: 3, Healthy: 1, Capacity: 1500, Regions: map[edge.RegionID]int{"eu": 1}, Sites: []edge.SiteID{"ams", "fra", "lon"}, Silent: []edge.SiteID{"nyc", "syd"},
+				Lacks: "2 other sites would stay, and 3 must", Round: &edge.OpenRound{N: 17, Opened: now.Add(-400 * time.Millisecond),
+					Held: []edge.Promised{{Node: "fra1", Until: now.Add(8 * time.Second)}}, Nacked: map[edge.NodeID]edge.Reason{"lon1": "it is draining"}, Waiting: []edge.NodeID{"syd1"}}},
+			{Prefix: prefix6, Floor: 1, Needed: 1, Sites: []edge.SiteID{"ams", "fra"}, MayLeave: 1},
+			{Prefix: cover, Sites: []edge.SiteID{"ams"}, MayLeave: 1},
+		},
+		Suspects: []edge.Suspect{{Cause: "web-vip#5f3a09c1@serving", Sites: []edge.SiteID{"ams", "fra", "sin"}, Silent: []edge.SiteID{"nyc", "syd"}, Of: 6, Here: true}},
+		Trust:    []edge.Trust{{Check: "origin", By: "fra1", Reason: "it is down for good", Since: now.Add(-time.Minute), Until: now.Add(59 * time.Minute)}},
+		Forced:   []edge.Forced{{Prefix: leaving, At: now.Add(-10 * time.Minute), Reason: "it ate its packets"}},
+		NodeKeys: map[edge.NodeID]string{"fra1": "0a1b2c3d4e5f"},
+		Past: []edge.GuardDecision{
+			{Time: now.Add(-time.Minute), Opened: now.Add(-time.Minute - 320*time.Millisecond), Prefix: prefix6, Round: 3, Severity: 1, Wish: "drained: work", Needed: 1, Promised: []edge.NodeID{"fra1", "lon1"}, Left: true, Reason: "withdrew"},
+			{Time: now.Add(-4 * time.Second), Opened: now.Add(-5 * time.Second), Prefix: prefix4, Round: 16, Severity: 10, Wish: "web-vip is down", Needed: 3, Promised: []edge.NodeID{"fra1"},
+				Nacked: map[edge.NodeID]edge.Reason{"lon1": "it is draining"}, Silent: []edge.NodeID{"syd1"}, Reason: "1 of 3 other sites promised to stay"},
+		},
 	}
 }

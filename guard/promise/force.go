@@ -1,0 +1,70 @@
+package promise
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/catchment-dev/edge"
+)
+
+// Force begins a withdrawal without a permit, by an operator's order, and returns the
+// nodes that this one had promised to stay: they may count on it, and cannot be told.
+// An error says why even that may not be. From here to Forced this node promises
+// nobody to stay, and its own round is over. A node forces at most FreeLeaves
+// prefixes out in ten minutes; an attempt counts as well as a success.
+func (n *Node) Force(now time.Time, p netip.Prefix) ([]edge.NodeID, []Message, error) {
+	s := n.seats[p.Masked()]
+	switch {
+	case s == nil:
+		return nil, nil, errors.New("the prefix is not in the configuration")
+	case s.leaving:
+		return nil, nil, errors.New("it is leaving already")
+	}
+	n.forced = slices.DeleteFunc(n.forced, func(t time.Time) bool { return now.Sub(t) >= edge.ForceWindow })
+	if len(n.forced) >= edge.FreeLeaves {
+		return nil, nil, fmt.Errorf("%d prefixes have been forced out within %s, which is all that may; the next at %s",
+			len(n.forced), edge.ForceWindow, clock(n.forced[0].Add(edge.ForceWindow)))
+	}
+	n.forced = append(n.forced, now)
+	var broken []edge.NodeID
+	for _, b := range s.boundTo(now) {
+		broken = append(broken, b.To)
+	}
+	n.close(now, s, "the prefix is forced out")
+	s.leaving = true
+	n.version++
+	return broken, n.flush(), nil
+}
+
+// Forced says how a withdrawal has ended that was begun by Force. If it failed, this
+// node stays, and as after any that failed promises nobody for a lease.
+func (n *Node) Forced(now time.Time, p netip.Prefix, why edge.Reason, ok bool) {
+	s := n.seats[p.Masked()]
+	if s == nil || !s.leaving || s.round != nil {
+		return
+	}
+	s.leaving = false
+	n.version++
+	d := edge.GuardDecision{
+		Time: now, Prefix: s.prefix, Opened: now, Severity: s.wish.Severity, Wish: cmp.Or(s.wish.Reason, why),
+		Needed: n.terms(s).sites, Left: ok, Forced: true, Reason: "forced: " + why,
+	}
+	if ok {
+		s.left, s.absent, s.leftAt = true, false, now
+		s.refuse(now, "")
+	} else {
+		s.unsure = now.Add(n.policy.PromiseLease)
+		d.Reason = "the forced withdrawal failed: " + why
+	}
+	n.remember(d)
+}
+
+// Recall takes in when an earlier process of this node has forced prefixes out.
+func (n *Node) Recall(at ...time.Time) {
+	n.forced = append(n.forced, at...)
+	slices.SortFunc(n.forced, time.Time.Compare)
+}
