@@ -16,6 +16,9 @@ func (d draw) oneIn(n int) bool                      { return d.IntN(n) == 0 }
 // nodes is any set of nodes.
 func (d draw) nodes(p *plan) uint32 { return d.Uint32() & (1<<p.Nodes - 1) }
 
+// few is any set of about a quarter of the nodes.
+func (d draw) few(p *plan) uint32 { return d.Uint32() & d.nodes(p) }
+
 // conf draws a configuration.
 func (d draw) conf(p *plan) conf {
 	c := conf{
@@ -167,10 +170,10 @@ func (d draw) change(p *plan) {
 			c.Lease = 1500*time.Millisecond + d.upTo(5*time.Second)
 		}
 		if d.oneIn(4) {
-			c.Out = d.nodes(p) & d.nodes(p)
+			c.Out = d.few(p)
 		}
 		if d.oneIn(4) {
-			c.Moved = d.nodes(p) & d.nodes(p)
+			c.Moved = d.few(p)
 		}
 		if d.oneIn(6) {
 			c.NoNet = 1 << d.IntN(p.Nets)
