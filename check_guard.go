@@ -37,7 +37,7 @@ func (k *checker) failOnce(path, format string, args ...any) {
 // rather than when one has to.
 func (k *checker) mayLeave(p *Prefix) {
 	const never = "no site could ever leave it"
-	g, sites := k.c.Fleet.Guard, k.announcers(p)
+	g, sites := k.c.Fleet.Guard.Of(*p), k.announcers(p)
 	others := len(sites) - 1
 	if others < 1 {
 		return
@@ -78,7 +78,7 @@ func (k *checker) announcers(p *Prefix) []Site {
 
 // capacity: a site whose capacity is not known counts for nothing.
 func (k *checker) capacity(p *Prefix, sites []Site) {
-	g, key := k.c.Fleet.Guard, "min_capacity"
+	g, key := k.c.Fleet.Guard.Of(*p), "min_capacity"
 	if g.MinCapacity == 0 {
 		key = "cover_demand"
 	}

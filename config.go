@@ -277,6 +277,15 @@ type Guard struct {
 	MaxLeaves float64
 }
 
+// Of is the policy for p. The floor of a prefix that only some sites announce is
+// its MinSites alone: what is asked of all sites those few could never meet.
+func (g Guard) Of(p Prefix) Guard {
+	if len(p.Unconditional) > 0 {
+		g.SpareSites, g.MinHealthy, g.MinFraction, g.MinCapacity, g.CoverDemand, g.Regions = 0, 0, 0, 0, false, nil
+	}
+	return g
+}
+
 // FreeLeaves is how many prefixes a node may withdraw in a minute whatever the
 // share says: a small node could else not leave at all.
 const FreeLeaves = 10

@@ -59,7 +59,7 @@ func (l *loop) whatIf(in inputs, changes map[edge.ProbeID]edge.ProbeState) (edge
 		c.Since = in.now
 		out.Health = append(out.Health, edge.PrefixHealth{Prefix: p.Net, MinSites: p.MinSites, Condition: c})
 		f := then.facts(p, in)
-		f.Hold = 0 // is over
+		f.Hold, f.SickDrainTime = 0, 0 // are over
 		dec := edge.Decide(p.Net, f)
 		out.Then = append(out.Then, dec)
 		if dec.Rung.WantsOut() {

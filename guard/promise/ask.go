@@ -41,7 +41,7 @@ func (n *Node) Wish(now time.Time, p netip.Prefix, w Wish) []Message {
 // from leaving bars from asking: it would bind others for nothing.
 func (n *Node) seek(now time.Time, s *seat) {
 	switch bar := n.bar(now, s); {
-	case s.round != nil || s.failed != nil:
+	case s.round != nil || s.failed != nil || s.leaving: // also by force, without a round
 	case bar == "" && !now.Before(s.next):
 		n.open(now, s)
 	case bar != "" && s.wish.Want && !s.left && s.since.IsZero():
@@ -52,7 +52,7 @@ func (n *Node) seek(now time.Time, s *seat) {
 func (n *Node) open(now time.Time, s *seat) {
 	n.counter++
 	s.round = &round{
-		id: Round{Boot: n.boot, N: n.counter}, opened: now, put: 1, last: now, terms: termsOf(s.floor, n.policy, n.places), wish: s.wish,
+		id: Round{Boot: n.boot, N: n.counter}, opened: now, put: 1, last: now, terms: termsOf(s.floor, n.policy.Of(s.of), n.places), wish: s.wish,
 		sites: maps.Clone(n.sites), asked: map[edge.NodeID]time.Time{},
 		promised: map[edge.NodeID]promised{}, nacked: map[edge.NodeID]edge.Reason{},
 	}
@@ -243,7 +243,7 @@ type offer struct {
 // terms are those that the round of s must meet: what they were when it was
 // opened, and what they are now.
 func (n *Node) terms(s *seat) terms {
-	t := termsOf(s.floor, n.policy, n.places)
+	t := termsOf(s.floor, n.policy.Of(s.of), n.places)
 	if s.round != nil {
 		t = s.round.terms.and(t)
 	}

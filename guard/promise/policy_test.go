@@ -220,3 +220,17 @@ func metAt(n *Node, s *seat, at time.Time) bool {
 	}
 	return n.terms(s).met(in, n.places)
 }
+
+// TestCoverPolicy: a prefix that only some sites announce is held by its own floor
+// alone.
+func TestCoverPolicy(t *testing.T) {
+	all := edge.Guard{SpareSites: 1, MinHealthy: 1, MinFraction: 0.5, MinCapacity: 1, CoverDemand: true, Regions: []edge.RegionFloor{{Region: "eu", MinSites: 1}}}
+	sites := map[edge.SiteID]edge.Site{"a": {ID: "a"}, "b": {ID: "b"}, "c": {ID: "c"}, "d": {ID: "d"}}
+	cover := termsOf(1, all.Of(edge.Prefix{Unconditional: []edge.SiteID{"a", "b"}}), sites)
+	if !cover.met(stay{"a": {}}, sites) {
+		t.Errorf("one site does not suffice for a cover: %s", cover.lack(stay{"a": {}}, sites))
+	}
+	if termsOf(1, all.Of(edge.Prefix{}), sites).met(stay{"a": {}}, sites) {
+		t.Error("one site suffices for a prefix of all")
+	}
+}

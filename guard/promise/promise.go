@@ -153,6 +153,7 @@ type seat struct {
 	// prefix, whose last floor goes on to hold until it is off the air.
 	floor   int
 	retired bool
+	of      edge.Prefix // as configured last
 
 	// As the asker.
 	wish    Wish
@@ -276,20 +277,21 @@ func (n *Node) Update(now time.Time, s Settings) ([]Message, error) {
 		}
 	}
 	for _, p := range s.Prefixes {
-		n.seat(p.Net.Masked(), p.MinSites)
+		n.seat(p)
 	}
 	n.order = slices.SortedFunc(maps.Keys(n.seats), comparePrefix)
 	n.version++
 	return n.flush(), nil
 }
 
-func (n *Node) seat(p netip.Prefix, floor int) {
+func (n *Node) seat(of edge.Prefix) {
+	p := of.Net.Masked()
 	s := n.seats[p]
 	if s == nil {
 		s = &seat{prefix: p, bound: map[edge.NodeID]binding{}, seen: map[edge.NodeID]Round{}}
 		n.seats[p] = s
 	}
-	s.floor, s.retired = max(0, floor), false
+	s.floor, s.retired, s.of = max(0, of.MinSites), false, of
 }
 
 // RaiseBoot makes new rounds use boot id b if that is higher: for a node whose

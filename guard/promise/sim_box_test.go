@@ -125,7 +125,10 @@ func (b *box) idle(at time.Duration) time.Duration {
 			return 0
 		case s.round != nil:
 			by(s.round.opened.Add(b.node.policy.AskTimeout))
-			by(s.round.last.Add(b.node.policy.AskTimeout / (repeats + 1))) // it widens later
+			by(s.round.last.Add(b.node.policy.AskTimeout / (repeats + 1)))
+			if !s.round.wide {
+				by(s.round.opened.Add(min(widenAfter, b.node.policy.AskTimeout/2)))
+			}
 		case s.wish.Want && len(s.bound) == 0:
 			by(s.next)
 		}
@@ -221,20 +224,44 @@ func (w *world) withdraw(b *box, net int) {
 		b.node.release(b.clock(w.now), seat, seat.round)
 		w.send(b, b.node.flush())
 	}
+	w.carryOut(b, net, n)
+}
+
+// carryOut is what comes of order n.
+func (w *world) carryOut(b *box, net, n int) {
+	o := &w.orders[n]
 	took := 5*time.Millisecond + w.upTo(45*time.Millisecond)
 	if w.Slow && !w.calm && w.rng.IntN(4) == 0 {
-		took = w.upTo(until.Sub(b.clock(w.now)) + tickEvery) // as late as the deadline lets it, or too late
+		took = w.upTo(o.until.Sub(b.clock(w.now)) + tickEvery) // as late as the deadline lets it, or too late
 	}
 	answer := took + w.upTo(20*time.Millisecond)
 	if w.by(w.Fails) {
-		w.orders[n].fails = true
+		o.fails = true
 		answer = w.upTo(took) // before the effect, even
 	}
-	w.orders[n].quick = took < 50*time.Millisecond
-	if !w.orders[n].fails || w.rng.IntN(2) == 0 {
+	o.quick = took < 50*time.Millisecond
+	if !o.fails || w.rng.IntN(2) == 0 {
 		w.after(took, event{kind: evEffect, box: int8(b.n), net: int8(net), life: b.life, arg: int32(n)})
 	}
 	w.after(answer, event{kind: evAnswer, box: int8(b.n), net: int8(net), life: b.life, arg: int32(n)})
+}
+
+// force has an operator take prefixes off the air, which asks nobody.
+func (w *world) force(b *box, f *fault) {
+	for net := range b.spots {
+		s := &b.spots[net]
+		if b.node == nil || !bit(f.Nets, net) || !s.onAir || s.leaving {
+			continue
+		}
+		_, out, err := b.node.Force(b.clock(w.now), simNets[net])
+		if err != nil {
+			continue
+		}
+		w.send(b, out)
+		s.leaving = true
+		w.orders = append(w.orders, order{forced: true, until: b.clock(w.now).Add(5 * time.Second), begun: w.now, deaths: b.deaths})
+		w.carryOut(b, net, len(w.orders)-1)
+	}
 }
 
 // effect is when the routers lose the route.
@@ -244,8 +271,12 @@ func (w *world) effect(b *box, net int, n, life int32) {
 	if died && !o.quick && !w.Orphans || b.deaths != o.deaths || !b.clock(w.now).Before(o.until) || !s.onAir {
 		return // it was not sent any more, or too late
 	}
-	w.checkLeave(b, net, o)
-	w.checkGone(b, net, o)
+	if o.forced { // who counts on it cannot know
+		s.excused = w.now + w.longestLease()
+	} else {
+		w.checkLeave(b, net, o)
+		w.checkGone(b, net, o)
+	}
 	if w.announces(b, net) {
 		s.lostAt = w.now
 	}
@@ -273,6 +304,11 @@ func (w *world) answer(b *box, net int, n int32) {
 	s.leaving = false
 	if w.trace != nil {
 		w.note("%s hears of its withdrawal of %s: %v", b.id, simNets[net], o.struck && !o.fails)
+	}
+	if o.forced {
+		b.node.Forced(b.clock(w.now), simNets[net], "by hand", o.struck && !o.fails)
+		w.act(b)
+		return
 	}
 	w.send(b, b.node.End(b.clock(w.now), simNets[net], o.struck && !o.fails))
 	if w.bug == sureOfFailure && (o.fails || !o.struck) {

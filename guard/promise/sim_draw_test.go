@@ -148,6 +148,9 @@ func (d draw) trouble(p *plan) {
 	for range few(4, 2) {
 		p.Faults = append(p.Faults, fault{At: any(), Kind: faultDark, Node: d.IntN(p.Nodes), For: d.upTo(5 * time.Second)})
 	}
+	for range few(12, 2) {
+		p.Faults = append(p.Faults, fault{At: any(), Kind: faultForce, Node: d.IntN(p.Nodes), Nets: 1<<p.Nets - 1})
+	}
 	if p.Confs[0].Demand {
 		for range 1 + d.IntN(3) {
 			p.Faults = append(p.Faults, fault{At: any(), Kind: faultDemand, Load: float64(50*d.IntN(8) - 50)})

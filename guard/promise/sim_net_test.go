@@ -143,6 +143,8 @@ func (w *world) disturb(i int32, f *fault, b *box) {
 		w.lose(b)
 	case faultConf:
 		w.update(b, f.Conf)
+	case faultForce:
+		w.force(b, f)
 	case faultDemand:
 		w.load, w.loadKnown = f.Load, f.Load >= 0
 	}

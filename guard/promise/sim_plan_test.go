@@ -77,6 +77,7 @@ const (
 	faultDie    = "die"     // the whole box of Node is gone
 	faultDark   = "dark"    // the sessions of Node are down, its routes are lost
 	faultConf   = "conf"    // Node gets Confs[Conf]
+	faultForce  = "force"   // an operator takes the Nets of Node off the air, whatever the guard says
 	faultDemand = "demand"  // the fleet's demand is Load, or not known below 0
 )
 

@@ -138,6 +138,7 @@ type order struct {
 	now    need // by the configuration at its beginning
 	until  time.Time
 	begun  time.Duration
+	forced bool
 	fails  bool // its answer is an error
 	quick  bool // it is with the speaker at once
 	struck bool

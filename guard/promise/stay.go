@@ -15,7 +15,7 @@ import (
 // replay, and so is one that was overtaken by its own release.
 func (n *Node) onIntent(now time.Time, s *seat, m Message) {
 	if last, ok := s.seen[m.From]; ok && !m.Round.After(last) {
-		if b, ok := s.bound[m.From]; ok && b.round == m.Round && now.Before(b.until) && n.held(s.prefix) {
+		if b, ok := s.bound[m.From]; ok && b.round == m.Round && now.Before(b.until) && n.stands(now, s) {
 			n.answer(m, Promise, "")
 		} else {
 			n.drop("stale_round")
@@ -39,6 +39,12 @@ func (n *Node) onIntent(now time.Time, s *seat, m Message) {
 	n.close(now, s, edge.Reason(fmt.Sprintf("gave its round up so that %s can go first", m.From)))
 	n.version++
 	n.answer(m, Promise, "")
+}
+
+// stands says whether nothing has come between a promise and its sender: sessions
+// that are lost, or an operator's force.
+func (n *Node) stands(now time.Time, s *seat) bool {
+	return !s.leaving && !s.left && !now.Before(s.unsure) && n.held(s.prefix)
 }
 
 // refusal says why this node does not promise; empty: it does.
