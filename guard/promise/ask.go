@@ -56,7 +56,8 @@ func (n *Node) open(now time.Time, s *seat) {
 		sites: maps.Clone(n.sites), asked: map[edge.NodeID]time.Time{},
 		promised: map[edge.NodeID]promised{}, nacked: map[edge.NodeID]edge.Reason{},
 	}
-	n.ask(now, s, func(id edge.NodeID) bool { return !n.sick(id, s.prefix) })
+	s.round.wide = s.round.order() // each has a veto, and most of all who is sick
+	n.ask(now, s, func(id edge.NodeID) bool { return s.round.wide || !n.sick(id, s.prefix) })
 	n.version++
 	n.progress(now, s)
 }

@@ -40,8 +40,13 @@ func (n *Node) Force(now time.Time, p netip.Prefix) ([]edge.NodeID, []Message, e
 	return broken, n.flush(), nil
 }
 
+// forceLast is how long a withdrawal may take at most that has no permit to end with:
+// half of the longest lease of edgebgp.
+const forceLast = 30 * time.Second
+
 // Forced says how a withdrawal has ended that was begun by Force. If it failed, this
-// node stays, and as after any that failed promises nobody for a lease.
+// node stays, and as after any that failed promises nobody before it can be seen what
+// has come of it.
 func (n *Node) Forced(now time.Time, p netip.Prefix, why edge.Reason, ok bool) {
 	s := n.seats[p.Masked()]
 	if s == nil || !s.leaving || s.round != nil {
@@ -57,7 +62,7 @@ func (n *Node) Forced(now time.Time, p netip.Prefix, why edge.Reason, ok bool) {
 		s.left, s.absent, s.leftAt = true, false, now
 		s.refuse(now, "")
 	} else {
-		s.unsure = now.Add(n.policy.PromiseLease)
+		s.unsure = now.Add(max(n.policy.PromiseLease, forceLast) + stale)
 		d.Reason = "the forced withdrawal failed: " + why
 	}
 	n.remember(d)

@@ -42,8 +42,16 @@ func TestOrdersWait(t *testing.T) {
 		"not if two may":            {2, func(r *rig) { r.open("e1", net1, order) }, ""},
 		"for two if two may":        {2, func(r *rig) { r.open("e1", net1, order); r.open("d1", net2, order) }, "2 sites are leaving by an order already, and 2 may at a time"},
 		"not for one that has left": {1, func(r *rig) { r.open("e1", net1, sick); r.leave("e1"); r.pass(500 * time.Millisecond) }, ""},
-		"not if it is not limited":  {0, func(r *rig) { r.open("e1", net1, order); r.open("d1", net1, order) }, ""},
-		"not for its own site":      {1, func(r *rig) { r.open("a1", net2, order) }, ""},
+		"for one that all refuse": {1, func(r *rig) {
+			for _, id := range []edge.NodeID{"b1", "c1", "d1", "a1"} {
+				r.nodes[id].Wish(r.now, net2, Wish{Unfit: true, Severity: sick})
+				r.nodes[id].seats[net2].floor = 0
+			}
+			r.nodes["e1"].seats[net2].floor = 0
+			r.open("e1", net2, order)
+		}, "e1: 1 sites are leaving by an order already, and 1 may at a time"},
+		"not if it is not limited": {0, func(r *rig) { r.open("e1", net1, order); r.open("d1", net1, order) }, ""},
+		"not for its own site":     {1, func(r *rig) { r.open("a1", net2, order) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 1, names...)
@@ -93,11 +101,14 @@ func TestSicknessDoesNotWait(t *testing.T) {
 // not answer is not waited for longer than for promises.
 func TestOrderHearsEverybodyOut(t *testing.T) {
 	r := newRig(t, 1, "a1", "b1", "c1", "d1")
-	r.cut["d1"] = true
+	r.cut["d1"], r.sick["c1"] = true, true // who is sick is not asked last
 	r.wish("a1", edge.SeverityDrain)
 	r.pass(600 * time.Millisecond)
 	if got := len(r.nodes["a1"].seats[net1].round.promised); got != 2 {
 		t.Fatalf("%d have promised", got)
+	}
+	if got := len(r.nodes["a1"].seats[net1].round.asked); got != 3 {
+		t.Fatalf("%d are asked", got)
 	}
 	r.want("a1", false, "asking")
 	r.pass(time.Second)

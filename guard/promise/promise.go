@@ -179,7 +179,8 @@ type seat struct {
 type binding struct {
 	round   Round
 	until   time.Time
-	planned bool // the one it is given to leaves by an order
+	lease   time.Duration // as promised
+	planned bool          // the one it is given to leaves by an order
 }
 
 // promised is one promise that a round has got.
@@ -345,7 +346,7 @@ func (n *Node) Tick(now time.Time) []Message {
 		n.gone(now, s)
 		n.progress(now, s)
 		n.seek(now, s)
-		if s.retired && !s.wish.Want && s.round == nil && s.failed == nil && len(s.bound) == 0 && !n.held(p) {
+		if s.retired && !s.wish.Want && s.idle(now) && !n.held(p) {
 			delete(n.seats, p)
 			over++
 		}

@@ -307,6 +307,9 @@ func (w *world) answer(b *box, net int, n int32) {
 	}
 	if o.forced {
 		b.node.Forced(b.clock(w.now), simNets[net], "by hand", o.struck && !o.fails)
+		if o.fails || !o.struck {
+			s.shy = w.now + 3*(forceLast+stale)/2
+		}
 		w.act(b)
 		return
 	}

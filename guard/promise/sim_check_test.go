@@ -248,7 +248,7 @@ func (w *world) couldLeave(b *box, net, own, conf int) bool {
 	var stay sites
 	for _, x := range w.boxes {
 		s := &x.spots[net]
-		if site := w.siteOf(&w.Confs[conf], x.n); site >= 0 && s.onAir && !s.wish.Want && !s.wish.Unfit {
+		if site := w.siteOf(&w.Confs[conf], x.n); site >= 0 && s.onAir && !s.wish.Want && !s.wish.Unfit && w.now >= s.shy {
 			stay.in[site], stay.well[site] = true, true
 		}
 	}

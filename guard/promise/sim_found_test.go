@@ -157,6 +157,14 @@ func TestLostMessagesArePutAgain(t *testing.T) {
 	if out := b.Receive(r.now, again); len(out) != 1 || out[0].Kind != Promise || !b.Bound(r.now)[0].Until.Equal(until) {
 		t.Errorf("a copy of the question: %v, bound until %s, before %s", out, b.Bound(r.now)[0].Until, until)
 	}
+	longer := rigSettings(1, "a1", "b1")
+	longer.Policy.PromiseLease = time.Minute
+	if _, err := b.Update(r.now, longer); err != nil {
+		t.Fatal(err)
+	}
+	if out := b.Receive(r.now, again); len(out) != 1 || out[0].Lease != 10*time.Second {
+		t.Errorf("under another lease: %v", out)
+	}
 	r.held["b1"] = false
 	if out := b.Receive(r.now, again); len(out) != 0 {
 		t.Errorf("promised again without the prefix: %v", out)
@@ -171,5 +179,82 @@ func TestLostMessagesArePutAgain(t *testing.T) {
 	}
 	if n := r.drops["stale_release"]; n != 0 {
 		t.Errorf("%d releases count as stale", n)
+	}
+}
+
+// TestForcedNode: it promises nobody, not what it has promised before once more, and
+// asks nobody meanwhile, whatever it wants. After a failure it is not known for long
+// whether it may have left all the same.
+func TestForcedNode(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1", "c1")
+	ask := Message{Kind: Intent, From: "c1", To: "a1", Prefix: net1, Round: Round{9, 1}, Severity: edge.SeveritySick}
+	a := r.nodes["a1"]
+	if out := a.Receive(r.now, ask); len(out) != 1 || out[0].Kind != Promise {
+		t.Fatalf("answer: %v", out)
+	}
+	if broken, _, err := a.Force(r.now, net1); err != nil || len(broken) != 1 || broken[0] != "c1" {
+		t.Fatalf("broken %v, %v", broken, err)
+	}
+	if out := a.Receive(r.now, ask); len(out) != 0 {
+		t.Errorf("a broken promise is given again: %v", out)
+	}
+	r.deliver(a.Receive(r.now, Message{Kind: Release, From: "c1", To: "a1", Prefix: net1, Round: ask.Round}))
+	r.wish("a1", edge.SeveritySick)
+	r.pass(time.Second)
+	if a.seats[net1].round != nil {
+		t.Error("it asks while it is forced out")
+	}
+	a.Forced(r.now, net1, "test", false)
+	if a.seats[net1].leaving {
+		t.Error("it is leaving for ever")
+	}
+	r.deliver(a.Wish(r.now, net1, Wish{}))
+	answer := func(at time.Duration) Kind {
+		ask.Round.N++
+		return a.Receive(r.now.Add(at), ask)[0].Kind
+	}
+	if answer(forceLast+stale-time.Millisecond) != Nack || answer(forceLast+stale) != Promise {
+		t.Error("it promises too soon, or not again")
+	}
+}
+
+// TestNothingIsForgottenWithThePrefix: one that is taken from the configuration, and
+// put back, is not sure again of what has become of its withdrawal.
+func TestNothingIsForgottenWithThePrefix(t *testing.T) {
+	for name, leave := range map[string]func(*rig, *Node){
+		"failed": func(r *rig, a *Node) {
+			r.open("a1", net1, edge.SeveritySick)
+			if _, err := a.Begin(r.now, net1); err != nil {
+				t.Fatal(err)
+			}
+			r.deliver(a.End(r.now, net1, false))
+			r.pass(9 * time.Second)
+		},
+		"forced": func(r *rig, a *Node) {
+			if _, _, err := a.Force(r.now, net1); err != nil {
+				t.Fatal(err)
+			}
+			a.Forced(r.now, net1, "test", false)
+		},
+	} {
+		r := newRig(t, 1, "a1", "b1")
+		a := r.nodes["a1"]
+		leave(r, a)
+		r.deliver(a.Wish(r.now, net1, Wish{}))
+		s := rigSettings(1, "a1", "b1")
+		with := s.Prefixes
+		s.Prefixes = with[1:]
+		r.held["a1"] = false // its sessions are down
+		for _, s.Prefixes = range [][]edge.Prefix{with[1:], with} {
+			if _, err := a.Update(r.now, s); err != nil {
+				t.Fatal(err)
+			}
+			r.pass(100 * time.Millisecond)
+		}
+		r.held["a1"] = true
+		out := a.Receive(r.now, Message{Kind: Intent, From: "b1", To: "a1", Prefix: net1, Round: Round{9, 1}, Severity: edge.SeveritySick})
+		if len(out) != 1 || out[0].Kind != Nack {
+			t.Errorf("%s: it promises: %v", name, out)
+		}
 	}
 }

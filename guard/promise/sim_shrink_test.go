@@ -46,7 +46,20 @@ func shrink(p *plan, bug mutant, only string) (*plan, string) {
 			}
 		}
 	}
+	if short := s.shorter(p, play(p, bug, s.kind).now+time.Millisecond); short != nil {
+		p = short
+	}
 	return p, play(p, bug, s.kind).violation
+}
+
+// shorter is p without what comes after a time, if it still fails.
+func (s *shrinker) shorter(p *plan, end time.Duration) *plan {
+	c := *p
+	c.For = min(p.For, end)
+	if play(&c, s.bug, s.kind).violation == "" {
+		return nil
+	}
+	return &c
 }
 
 // fails returns the plan with a seed with which it fails; nil: it does not. What
@@ -61,10 +74,8 @@ func (s *shrinker) fails(p *plan) *plan {
 			c.Seed = uint64(i)
 		}
 		if w := play(&c, s.bug, s.kind); w.violation != "" {
-			short := c
-			short.For = min(c.For, w.now+time.Millisecond)
-			if play(&short, s.bug, s.kind).violation != "" {
-				return &short
+			if short := s.shorter(&c, w.now+time.Second); short != nil { // with room for other seeds
+				return short
 			}
 			return &c
 		}

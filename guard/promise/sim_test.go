@@ -107,6 +107,7 @@ type spot struct {
 	since   time.Duration // of wish
 	backAt  time.Duration // when it last announced again
 
+	shy     time.Duration // until when it may promise nobody, as it was forced in vain
 	leaving bool
 	floor   int // as last configured
 	asks    asked

@@ -16,7 +16,7 @@ import (
 func (n *Node) onIntent(now time.Time, s *seat, m Message) {
 	if last, ok := s.seen[m.From]; ok && !m.Round.After(last) {
 		if b, ok := s.bound[m.From]; ok && b.round == m.Round && now.Before(b.until) && n.stands(now, s) {
-			n.answer(m, Promise, "")
+			n.answer(m, Promise, "") // for as long as then: the lease may be another now
 		} else {
 			n.drop("stale_round")
 		}
@@ -35,7 +35,10 @@ func (n *Node) onIntent(now time.Time, s *seat, m Message) {
 	// Bound first, answered after: there is no moment between in which this
 	// node could still leave. An older binding to the same node only gets
 	// longer.
-	s.bound[m.From] = binding{round: m.Round, until: now.Add(n.policy.PromiseLease), planned: m.Severity == edge.SeverityDrain}
+	s.bound[m.From] = binding{
+		round: m.Round, until: later(s.bound[m.From].until, now.Add(n.policy.PromiseLease)), lease: n.policy.PromiseLease,
+		planned: m.Severity == edge.SeverityDrain,
+	}
 	n.close(now, s, edge.Reason(fmt.Sprintf("gave its round up so that %s can go first", m.From)))
 	n.version++
 	n.answer(m, Promise, "")
@@ -82,6 +85,9 @@ func (n *Node) unplanned(now time.Time, m Message) edge.Reason {
 	orders := map[edge.SiteID]bool{}
 	for _, p := range n.order {
 		s := n.seats[p]
+		if s.granted && s.round.order() && n.sites[m.From] != n.site {
+			orders[n.site] = true // this node itself: those that refuse it do not count it
+		}
 		if s.round != nil && s.wish.Severity > edge.SeverityDrain && n.sites[m.From] != n.site {
 			return "it wants to leave for sickness itself, and orders wait for that"
 		}
@@ -111,7 +117,8 @@ func staysBefore(severity int, self edge.NodeID, m Message) bool {
 func (n *Node) answer(m Message, k Kind, why edge.Reason) {
 	a := Message{Kind: k, To: m.From, Prefix: m.Prefix, Round: m.Round, Reason: why}
 	if k == Promise {
-		a.Lease, a.Well = n.policy.PromiseLease, n.seats[m.Prefix].wish.Well
+		s := n.seats[m.Prefix]
+		a.Lease, a.Well = s.bound[m.From].lease, s.wish.Well
 	}
 	n.send(a)
 }
@@ -131,6 +138,11 @@ func (n *Node) onRelease(s *seat, m Message) {
 	}
 	delete(s.bound, m.From)
 	n.version++
+}
+
+// idle says whether there is nothing of this seat that must not be forgotten.
+func (s *seat) idle(now time.Time) bool {
+	return s.round == nil && s.failed == nil && !s.leaving && !now.Before(s.unsure) && len(s.bound) == 0
 }
 
 // lapse frees this node of promises whose lease has run out.
