@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,12 +61,7 @@ func TestPage(t *testing.T) {
 		"#n-history": {"120 since edged started"},
 		"#forwarder": {"truncated packet", "tx", "add up to received"},
 	} {
-		seen := squeeze(b.text(selector))
-		for _, want := range wants {
-			if !strings.Contains(seen, want) {
-				t.Errorf("%s does not show %q:\n%s", selector, want, seen)
-			}
-		}
+		checkShows(t, b, selector, wants)
 	}
 	if got := b.eval(`document.title`); got != "2 alarms · ams1 · Catchment" {
 		t.Errorf("title %q", got)
@@ -100,6 +96,23 @@ func TestPage(t *testing.T) {
 	b.wait(`document.getElementById("stale").innerText.includes("edged does not answer")`)
 	b.wait(`document.getElementById("link").textContent === "disconnected"`)
 	checkRestart(t, b, srv.Listener.Addr().String())
+}
+
+// checkShows waits until the element shows every text: the history is fetched after
+// the status that says how long it is, so "live" does not mean that it is there.
+func checkShows(t *testing.T, b *browser, selector string, wants []string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		seen := squeeze(b.text(selector))
+		lacks := slices.DeleteFunc(slices.Clone(wants), func(want string) bool { return strings.Contains(seen, want) })
+		if len(lacks) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("%s does not show %q:\n%s", selector, lacks, seen)
+			return
+		}
+	}
 }
 
 // rows are the texts of the upper rows of the history, without their times.
