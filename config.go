@@ -238,13 +238,18 @@ type Route struct {
 	Regions []RegionID
 }
 
+// MaxPromiseLease is the longest lease of a promise that a configuration may ask
+// for.
+const MaxPromiseLease = 5 * time.Minute
+
 // Guard is the policy of leaving, the same on every box.
 type Guard struct {
 	// KeyFile holds the gossip keys, one a line: 32 bytes, base64. The first
 	// encrypts, all are accepted.
 	KeyFile string
-	// PromiseLease is how long a promise to stay binds; AskTimeout how long a
-	// round waits for promises; BackOff the pause after a refused round.
+	// PromiseLease is how long a promise to stay binds, at most MaxPromiseLease;
+	// AskTimeout how long a round waits for promises; BackOff the pause after a
+	// refused round.
 	PromiseLease, AskTimeout, BackOff time.Duration
 	// DrainTime is how long a planned withdrawal is announced degraded first, so
 	// that the traffic moves before the route does; 0 asks at once. It ends early

@@ -12,7 +12,7 @@ func (r *reader) guard(o *object) Guard {
 	ms, s, m := time.Millisecond, time.Second, time.Minute
 	return Guard{
 		KeyFile:       need(o, "key_file", file()),
-		PromiseLease:  want(o, "promise_lease", duration(s, 5*m, 0), or(10*s)),
+		PromiseLease:  want(o, "promise_lease", duration(s, MaxPromiseLease, 0), or(10*s)),
 		AskTimeout:    want(o, "ask_timeout", duration(50*ms, 30*s, 0), or(s)),
 		BackOff:       want(o, "back_off", duration(50*ms, m, 0), or(500*ms)),
 		DrainTime:     want(o, "drain_time", duration(0, 10*m, 0), or(10*s)),

@@ -50,6 +50,9 @@ type Options struct {
 	// Bind is the local UDP and TCP address. The others reach it at the
 	// roster's gossip address of this node.
 	Bind netip.AddrPort
+	// LeaseBefore is the longest lease for which an earlier process of this node
+	// may have promised to stay, if that is more than Policy's. 0: none.
+	LeaseBefore time.Duration
 	// Held says whether at least one established peer holds the prefix from
 	// this node *now*, as last read back from edgebgp; false if that is not
 	// known. It is called under the guard's lock: it must not block, nor call
@@ -158,7 +161,7 @@ func New(o Options) (*Guard, error) {
 	g.up = &liveness{on: map[edge.NodeID]bool{}, changed: g.signal, log: o.Log}
 	g.rumors = &memberlist.TransmitLimitedQueue{RetransmitMult: 4, NumNodes: func() int { return len(g.roster.Load().byID) }}
 	g.core, err = promise.New(promise.Options{
-		Self: o.Self, Boot: g.boot, Started: started,
+		Self: o.Self, Boot: g.boot, Started: started, LeaseBefore: o.LeaseBefore,
 		Settings: promise.Settings{Roster: o.Roster, Sites: o.Sites, Prefixes: o.Prefixes, Policy: o.Policy},
 		Held:     o.Held, Sick: g.knownSick, Demand: g.demand, Drop: g.drops.add,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),

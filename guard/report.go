@@ -2,6 +2,7 @@ package guard
 
 import (
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -159,11 +160,14 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 func (g *Guard) hearOfSelf(h head) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h.boot <= g.boot || h.boot > maxBoot {
+	if h.boot <= g.boot || h.boot > maxBoot-int64(time.Second) {
 		return
 	}
-	g.log.Warn("the clock has gone back over the restart: boot id raised", "from", g.boot, "to", h.boot+1)
-	g.boot = h.boot + 1
+	// By chance, so that a second restart, which hears of the same report and not
+	// of this process, is not taken for it.
+	over := h.boot + 1 + rand.Int64N(int64(time.Second))
+	g.log.Warn("the clock has gone back over the restart: boot id raised", "from", g.boot, "to", over)
+	g.boot = over
 	g.core.RaiseBoot(g.boot)
 	if g.seq > 0 {
 		g.publish(g.own.report)

@@ -186,7 +186,7 @@ func (d *daemon) serveReload(w http.ResponseWriter, r *http.Request) {
 		Generation uint64   `json:"generation"`
 		Changes    []string `json:"changes"`
 	}
-	blocked, bad := d.readBlocklist()
+	blocked, bad := d.prepareReload(r.Context())
 	err := d.order(r.Context(), func(ctx context.Context) (err error) {
 		if bad != nil {
 			d.configErr = bad.Error()

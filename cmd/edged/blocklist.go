@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/catchment-dev/edge"
 )
 
 // blocklist is a file of source prefixes, as it was read.
@@ -96,16 +94,6 @@ func parseBlocked(text string) (netip.Prefix, error) {
 		return p, fmt.Errorf("%s would block everybody", p)
 	}
 	return p, nil
-}
-
-// readBlocklist reads the list that the file of the configuration names. What is
-// wrong with the configuration itself is for the reload to tell.
-func (d *daemon) readBlocklist() (blocklist, error) {
-	c, err := edge.Load(d.path)
-	if err != nil {
-		return blocklist{}, nil
-	}
-	return d.blocker.read(c.Local.Forwarder.Blocklist)
 }
 
 // blocker puts blocklists in force, in a goroutine of its own: a million prefixes

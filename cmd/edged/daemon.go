@@ -40,6 +40,7 @@ type daemon struct {
 	lease   *leaseKeeper
 	proxy   *proxyClient
 	keeper  *keeper
+	leases  *leases
 	drains  *drains
 	blocker *blocker
 	loop    *loop

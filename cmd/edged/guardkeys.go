@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/guard"
@@ -56,9 +57,14 @@ func (d *daemon) openGuard(c *edge.Config) (err error) {
 	if d.keys, err = readGuardKeys(c); err != nil {
 		return err
 	}
+	var before time.Duration
+	if d.leases, before, err = openLeases(d.keeper, c.Fleet.Guard.PromiseLease, d.started); err != nil {
+		d.log.Warn("how long promises of the process before may bind", "assumed", before, "err", err)
+	}
 	d.guard, err = guard.New(guard.Options{
 		Self: c.Local.ID, Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: c.Fleet.Prefixes, Policy: c.Fleet.Guard,
 		Keys: d.keys.gossip, NodeKey: d.keys.node, Bind: c.Local.GossipBind, Held: d.holds, Log: d.log,
+		LeaseBefore: before,
 	})
 	if err != nil {
 		return fmt.Errorf("start guard: %w", err)

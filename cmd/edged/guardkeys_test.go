@@ -14,6 +14,16 @@ import (
 	"github.com/catchment-dev/edge/guard"
 )
 
+// pemOf is the key file of a node.
+func pemOf(t *testing.T, seed []byte) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(ed25519.NewKeyFromSeed(seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
 // TestReadGuardKeys: an operator's mistake names the key of the file, and what is
 // wrong; what has changed is told without a secret.
 func TestReadGuardKeys(t *testing.T) {
@@ -30,14 +40,10 @@ func TestReadGuardKeys(t *testing.T) {
 	}
 	pems := map[edge.NodeID]string{}
 	for i, id := range []edge.NodeID{"a", "b", "spare"} {
-		key := ed25519.NewKeyFromSeed([]byte(strings.Repeat(string(rune('1'+i)), 32)))
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pems[id] = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+		seed := []byte(strings.Repeat(string(rune('1'+i)), 32))
+		pems[id] = string(pemOf(t, seed))
 		if id != "spare" {
-			c.Fleet.Nodes = append(c.Fleet.Nodes, edge.Node{ID: id, PublicKey: guard.PublicKey(key)})
+			c.Fleet.Nodes = append(c.Fleet.Nodes, edge.Node{ID: id, PublicKey: guard.PublicKey(ed25519.NewKeyFromSeed(seed))})
 		}
 	}
 	old, next := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("o", 32))), base64.StdEncoding.EncodeToString([]byte(strings.Repeat("n", 32)))

@@ -27,6 +27,20 @@ func (d *daemon) reload(ctx context.Context, blocked blocklist) ([]string, error
 	return changes, nil
 }
 
+// prepareReload does what the control loop has no time for: it reads the blocklist,
+// and has a longer lease of promises on disk before the first of them. What is wrong
+// with the configuration itself is for the reload to tell.
+func (d *daemon) prepareReload(ctx context.Context) (blocklist, error) {
+	c, err := edge.Load(d.path)
+	if err != nil {
+		return blocklist{}, nil
+	}
+	if err := d.leases.cover(ctx, c.Fleet.Guard.PromiseLease); err != nil {
+		return blocklist{}, err
+	}
+	return d.blocker.read(c.Local.Forwarder.Blocklist)
+}
+
 func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, error) {
 	old := d.config()
 	parsed, err := edge.Load(d.path)
@@ -40,7 +54,7 @@ func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, er
 	if err != nil {
 		return nil, fmt.Errorf("%w; nothing was applied", err)
 	}
-	if blocked.path != parsed.Local.Forwarder.Blocklist {
+	if blocked.path != parsed.Local.Forwarder.Blocklist || !d.leases.covers(parsed.Fleet.Guard.PromiseLease) {
 		return nil, errors.New("the configuration was changed while it was read; nothing was applied: reload again")
 	}
 	leaves := carryOver(parsed, old, d.onAirNow())

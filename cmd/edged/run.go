@@ -69,6 +69,7 @@ func (d *daemon) control(ctx context.Context) error {
 func (d *daemon) turn(ctx context.Context) {
 	now, members := time.Now(), d.guard.Members()
 	d.follow(now, members)
+	d.leases.follow(d.config().Fleet.Guard.PromiseLease, now)
 	s := d.sees(now, members)
 	if !d.loop.adopted && d.loop.adopt(ctx) {
 		d.carryFromSpeaker()
