@@ -302,4 +302,26 @@ func TestDropsRoutesByPeer(t *testing.T) {
 			t.Errorf("%s: %q", name, why)
 		}
 	}
+	// To take BFD off ends the session, unless the router has none any more.
+	for _, tt := range []struct {
+		st    *edge.BFDState
+		next  *edge.BFD
+		drops bool
+	}{
+		{&edge.BFDState{State: "up", Remote: "up"}, nil, true},
+		{&edge.BFDState{State: "init", Remote: "down"}, nil, true},
+		{&edge.BFDState{State: "down", Remote: "up"}, nil, true},
+		{&edge.BFDState{State: "down", Remote: "admin-down"}, nil, false},
+		{&edge.BFDState{State: "down", Remote: "down"}, nil, false},
+		{nil, nil, false},
+		{&edge.BFDState{State: "up", Remote: "up"}, &edge.BFD{Multiplier: 5}, false},
+	} {
+		was, next := peer, peer
+		was.BFD, next.BFD = &edge.BFD{Multiplier: 3}, tt.next
+		st.Peers[0].BFD = tt.st
+		why := dropsRoutes(edge.Speaker{ASN: 64512, Peers: []edge.Peer{was}}, edge.Speaker{ASN: 64512, Peers: []edge.Peer{next}}, st)
+		if (why != "") != tt.drops {
+			t.Errorf("BFD %+v, then %+v: %q", tt.st, tt.next, why)
+		}
+	}
 }

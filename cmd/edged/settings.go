@@ -24,15 +24,15 @@ func ordered(s edge.Speaker) edge.Speaker {
 // dropsRoutes says which prefix would lose its last session if the BGP settings
 // changed from old to next while the peers hold what st says; empty: none. To
 // change what a session depends on ends it, to change the AS, the router id or the
-// port ends all, and a peer may be told not to be sent a prefix any more: each is
-// a withdrawal which nobody has permitted, so it has to wait until the prefixes are
-// off the air.
+// port ends all, a peer may be told not to be sent a prefix any more, and routers
+// drop a session whose BFD is taken off: each is a withdrawal which nobody has
+// permitted, so it has to wait until the prefixes are off the air.
 func dropsRoutes(old, next edge.Speaker, st edge.SpeakerState) string {
 	all := old.ASN != next.ASN || old.RouterID != next.RouterID || old.Listen != next.Listen
-	stays := func(addr netip.Addr, net netip.Prefix) bool {
-		is := func(p edge.Peer) bool { return p.Addr == addr }
+	stays := func(far edge.PeerState, net netip.Prefix) bool {
+		is := func(p edge.Peer) bool { return p.Addr == far.Addr }
 		i, j := slices.IndexFunc(old.Peers, is), slices.IndexFunc(next.Peers, is)
-		if all || i < 0 || j < 0 || next.Unsent(next.Peers[j], net) != "" {
+		if all || i < 0 || j < 0 || next.Unsent(next.Peers[j], net) != "" || dropsPath(old.Peers[i], next.Peers[j], far.BFD) {
 			return false
 		}
 		a, b := old.Peers[i].Session(), next.Peers[j].Session()
@@ -46,7 +46,7 @@ func dropsRoutes(old, next edge.Speaker, st edge.SpeakerState) string {
 		for _, h := range p.Held {
 			if p.Session == "established" {
 				held[h.Net] = true
-				kept[h.Net] = kept[h.Net] || stays(p.Addr, h.Net)
+				kept[h.Net] = kept[h.Net] || stays(p, h.Net)
 			}
 		}
 	}
@@ -56,4 +56,12 @@ func dropsRoutes(old, next edge.Speaker, st edge.SpeakerState) string {
 		}
 	}
 	return ""
+}
+
+// dropsPath says whether a router would end the session because BFD with it is taken
+// off: the last that it hears of BFD is admin-down, which BIRD and FRR take for a
+// failure of the path, against RFC 5882 section 3.2. One that has none with us any more
+// does not mind.
+func dropsPath(old, next edge.Peer, st *edge.BFDState) bool {
+	return old.BFD != nil && next.BFD == nil && st != nil && (st.State == "up" || st.State == "init" || st.Remote == "up")
 }
