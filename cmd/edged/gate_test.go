@@ -238,6 +238,38 @@ func TestForceOut(t *testing.T) {
 	}
 }
 
+// TestLeavesToOthers: who is to leave a prefix to another site does not before that one
+// has promised, though the floor of that one alone is 0.
+func TestLeavesToOthers(t *testing.T) {
+	d, _ := forcingDaemon(t)
+	d.keys.gossip = [][]byte{make([]byte, 32)}
+	for _, tt := range []struct {
+		sites    []edge.SiteID
+		floor    int
+		leaving  bool
+		must     int
+		question string
+	}{
+		{nil, 0, false, 0, "announced by all"},
+		{[]edge.SiteID{"b"}, 0, false, 1, "announced by b only"},
+		{[]edge.SiteID{"b"}, 2, false, 2, "announced by b only, a floor of its own"},
+		{[]edge.SiteID{"a"}, 0, false, 0, "announced here only"},
+		{[]edge.SiteID{"b"}, 0, true, 0, "retired"},
+	} {
+		c := *d.config()
+		c.Fleet.Prefixes = slices.Clone(c.Fleet.Prefixes)
+		c.Fleet.Prefixes[0].Unconditional, c.Fleet.Prefixes[0].MinSites = tt.sites, tt.floor
+		d.leaving = leaving{}
+		if tt.leaving {
+			d.leaving.prefixes = c.Fleet.Prefixes[:1]
+		}
+		d.updateGuard(&c)
+		if got := d.guard.Outlook([]netip.Prefix{c.Fleet.Prefixes[0].Net}); len(got) != 1 || got[0].Needed != tt.must {
+			t.Errorf("%s: %+v, want %d to stay", tt.question, got, tt.must)
+		}
+	}
+}
+
 // TestHearsOfForce: every box tells of what another has forced out, once, and alarms
 // for an hour.
 func TestHearsOfForce(t *testing.T) {

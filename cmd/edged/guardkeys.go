@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/ed25519"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,7 +63,7 @@ func (d *daemon) openGuard(c *edge.Config) (err error) {
 		d.log.Warn("how long promises of the process before may bind", "assumed", before, "err", err)
 	}
 	d.guard, err = guard.New(guard.Options{
-		Self: c.Local.ID, Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: c.Fleet.Prefixes, Policy: c.Fleet.Guard,
+		Self: c.Local.ID, Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: d.guarded(c), Policy: c.Fleet.Guard,
 		Keys: d.keys.gossip, NodeKey: d.keys.node, Bind: c.Local.GossipBind, Held: d.holds, Log: d.log,
 		LeaseBefore: before,
 	})
@@ -72,10 +73,24 @@ func (d *daemon) openGuard(c *edge.Config) (err error) {
 	return nil
 }
 
+// guarded are the prefixes with their floors. A prefix that is to be announced by other
+// sites only has a floor of 0 if that is but one site, which so may leave it. This site
+// leaves for its sake, and not before it is there.
+func (d *daemon) guarded(c *edge.Config) []edge.Prefix {
+	out := slices.Clone(c.Fleet.Prefixes)
+	for i := range out {
+		p := &out[i]
+		if _, elsewhere := p.AnnouncedAt(c.Self().Site); elsewhere != "" && !has(d.leaving.prefixes, p.Net) {
+			p.MinSites = max(1, p.MinSites)
+		}
+	}
+	return out
+}
+
 // updateGuard has the guard go by a configuration and the keys in force.
 func (d *daemon) updateGuard(c *edge.Config) {
 	d.guard.Update(guard.Settings{
-		Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: c.Fleet.Prefixes, Policy: c.Fleet.Guard, NodeKey: d.keys.node,
+		Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: d.guarded(c), Policy: c.Fleet.Guard, NodeKey: d.keys.node,
 	})
 	if err := d.guard.Rekey(d.keys.gossip); err != nil {
 		d.log.Error("gossip keys", "err", err)
