@@ -160,6 +160,13 @@ func (g *graph) excuse(need edge.ProbeID, v verdict, view View) (e excuse, own b
 	return e, false
 }
 
+// trusted says whether an operator has every check believed that a need is down for.
+func (g *graph) trusted(need edge.ProbeID, v verdict, view View) bool {
+	return view.Suspect != nil && len(v.roots) > 0 && !slices.ContainsFunc(v.roots, func(r root) bool {
+		return !view.Suspect(g.cause(r.id, need)).Trusted
+	})
+}
+
 // without is g with some probes taken for up.
 func (g *graph) without(excused map[edge.ProbeID]bool) *graph {
 	out := *g

@@ -171,6 +171,19 @@ func TestCommonCause(t *testing.T) {
 	if got := Evaluate(c, statuses("proxy", ""), v)[prefix6]; got.Health != edge.HealthDegraded || strings.Contains(string(got.Reason), "common cause") {
 		t.Errorf("shared: %+v", got)
 	}
+	believed := edge.Suspect{Sites: fiveFail.Sites, Of: fiveFail.Of, Trusted: true}
+	v = suspecting(map[edge.ProbeID]edge.Suspect{"proxy": believed})
+	if got := Evaluate(c, statuses("proxy", ""), v)[prefix6]; got.Health != edge.Sick || got.Severity != edge.SeverityDown {
+		t.Errorf("shared, and an operator has it believed: %+v", got)
+	}
+	if got := Evaluate(c, statuses("", "proxy"), v)[prefix6]; got.Health == edge.Sick {
+		t.Errorf("shared and believed, but not known to be down: %+v", got)
+	}
+	v = suspecting(map[edge.ProbeID]edge.Suspect{"b1": believed, "b2": fiveFail})
+	c.Fleet.Health.Needs[0].On = "quorum"
+	if got := Evaluate(c, statuses("b1 b2", ""), v)[prefix6]; got.Health == edge.Sick {
+		t.Errorf("shared, one of two is believed: %+v", got)
+	}
 }
 
 // TestSeverity: of two services that cannot be served one is half, and a need of the

@@ -81,10 +81,11 @@ func (o Others) ownFault(now, since time.Time, wait time.Duration) (bool, string
 // A prefix needs what every prefix needs (c.Fleet.Health.Needs), what it needs
 // itself, and what each service needs whose VIP it contains with the longest
 // mask. Then, in this order: a hard need that is down, but for checks that are
-// suspect, or a shared one that is so by this site's own fault, makes it Sick; a hard need that is unknown makes
-// its health unknown; a soft or shared need that is down makes it degraded; any
-// need that is full makes it full; else it is healthy, also without any need. A
-// soft or shared need that is unknown counts as no failure, and is mentioned.
+// suspect, or a shared one that is so by this site's own fault or that an operator
+// has believed, makes it Sick; a hard need that is unknown makes its health unknown;
+// a soft or shared need that is down makes it degraded; any need that is full makes
+// it full; else it is healthy, also without any need. A soft or shared need that is
+// unknown counts as no failure, and is mentioned.
 //
 // The reason is the path to each failed probe with its last error, in the
 // order of the configuration: "serving → web-vip is down: answered 503,
@@ -172,6 +173,9 @@ func (g *graph) ownFault(id edge.ProbeID, v verdict, view View) (bool, string) {
 	var others Others
 	if view.Others != nil {
 		others = view.Others(id)
+	}
+	if g.trusted(id, v, view) {
+		return true, ""
 	}
 	return others.ownFault(view.Now, v.since, g.wait(v))
 }
