@@ -131,6 +131,16 @@ func (g *Guard) Recall(forced []edge.Forced) {
 	}
 }
 
+// RecallLeft tells when an earlier process of this node has withdrawn prefixes, so that
+// a restart is no way around max_leaves either.
+func (g *Guard) RecallLeft(at map[netip.Prefix]time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for p, t := range at {
+		g.core.RecallLeft(p, t)
+	}
+}
+
 // Bounds of what a report says beside claims and load.
 const (
 	maxFailing = 256

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -236,6 +237,34 @@ func TestForceOut(t *testing.T) {
 	if err := d.forceOut(t.Context(), edge.Drain{Reason: "r", Force: true}); err == nil || !strings.Contains(err.Error(), "10 prefixes have been forced out") {
 		t.Errorf("the eleventh: %v", err)
 	}
+}
+
+// TestRestartForgetsNoLeaves: a restart is no way around max_leaves.
+func TestRestartForgetsNoLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := forcingDaemon(t)
+		c := *d.config()
+		c.Fleet.Guard.MaxLeaves, d.keys.gossip = 0.01, [][]byte{make([]byte, 32)}
+		d.updateGuard(&c)
+		left := flaps{}
+		for i := range edge.FreeLeaves {
+			left[netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i)}), 16)] = edge.Flaps{}.Withdraw(time.Now(), time.Hour, false)
+		}
+		d.keeper.keep(flapsFile, "withdrawals", left)
+		mustDo(t, d.keeper.flush(time.Minute))
+		mustDo(t, d.watchLoop())
+		d.guard.Publish(edge.Report{Says: []edge.Claim{{Prefix: p4, Announcing: true}}})
+		for _, tt := range []struct {
+			after time.Duration
+			full  bool
+		}{{11 * time.Second, true}, {50 * time.Second, false}} { // not before the promises of before are over
+			time.Sleep(tt.after)
+			out := d.guard.WhatIf([]netip.Prefix{p4}, []edge.SiteID{"a"})
+			if len(out) != 1 || strings.Contains(string(out[0].Reason), "10 prefixes have left within a minute") != tt.full {
+				t.Errorf("%s later: %+v, want the minute to be full: %t", tt.after, out, tt.full)
+			}
+		}
+	})
 }
 
 // TestLeavesToOthers: who is to leave a prefix to another site does not before that one

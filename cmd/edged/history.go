@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"net/netip"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -27,9 +28,14 @@ func (d *daemon) watchLoop() error {
 	if err := readState(d.keeper.dir, flapsFile, "withdrawals", &kept); err != nil {
 		return err
 	}
+	left := map[netip.Prefix]time.Time{}
 	for p, f := range kept { // the file may say null
 		d.loop.flaps[p] = f
+		if n := len(f.Withdrawn); n > 0 {
+			left[p] = f.Withdrawn[n-1]
+		}
 	}
+	d.guard.RecallLeft(left)
 	return nil
 }
 

@@ -73,3 +73,12 @@ func (n *Node) Recall(at ...time.Time) {
 	n.forced = append(n.forced, at...)
 	slices.SortFunc(n.forced, time.Time.Compare)
 }
+
+// RecallLeft takes in when an earlier process of this node has withdrawn p: it goes on
+// to count for what may leave within a minute. A time that is yet to come is taken
+// for the start.
+func (n *Node) RecallLeft(p netip.Prefix, at time.Time) {
+	if age := max(0, n.started.Sub(at)); age < time.Minute {
+		n.recent[p.Masked()] = n.started.Add(-age)
+	}
+}

@@ -202,6 +202,38 @@ func TestLeavesAreLimited(t *testing.T) {
 	}
 }
 
+// TestRestartForgetsNoLeaves: what the process before has withdrawn within the minute
+// counts, whatever its clock said.
+func TestRestartForgetsNoLeaves(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	s := rigSettings(1, "a1", "b1")
+	s.Prefixes, s.Policy.MaxLeaves = manyNets(12), 0.1
+	for _, n := range r.nodes {
+		n.Update(r.now, s)
+	}
+	a := r.nodes["a1"]
+	for i, p := range s.Prefixes[:11] {
+		at := a.started.Add(-30 * time.Second)
+		switch i {
+		case 0:
+			at = a.started.Add(-time.Minute) // no longer counts
+		case 1:
+			at = a.started.Add(time.Hour) // the clock has gone back since
+		}
+		a.RecallLeft(p.Net, at)
+	}
+	last := s.Prefixes[11].Net
+	if _, ok := a.mayLeave(a.started.Add(29*time.Second), last); ok {
+		t.Error("one more than ten may leave within a minute, after a restart")
+	}
+	if _, ok := a.mayLeave(a.started.Add(29*time.Second), s.Prefixes[2].Net); !ok {
+		t.Error("one that has left already counts twice")
+	}
+	if _, ok := a.mayLeave(a.started.Add(30*time.Second), last); !ok {
+		t.Error("a minute later it may not")
+	}
+}
+
 func TestBlocked(t *testing.T) {
 	r := newRig(t, 2, "a1", "b1", "c1")
 	r.cut["c1"] = true
