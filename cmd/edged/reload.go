@@ -233,7 +233,7 @@ func (d *daemon) onAirNow() []edge.Announcement {
 	var out []edge.Announcement
 	for _, p := range d.config().Fleet.Prefixes {
 		if d.loop.onAir[p.Net] {
-			out = append(out, edge.Announcement{Net: p.Net, Normal: p.Announce, Degraded: p.Degraded})
+			out = append(out, edge.Announcement{Net: p.Net, NextHop: d.config().Self().Addr(p.Net.Addr()), Normal: p.Announce, Degraded: p.Degraded})
 		}
 	}
 	return out
@@ -270,6 +270,9 @@ func needsRestart(a, b edge.Local, fa, fb edge.Fleet) string {
 type leaving struct {
 	prefixes []edge.Prefix
 	services []edge.Service
+	// hops are addresses that this node is to have no more, and that are the next hops
+	// of what it announces still.
+	hops []netip.Addr
 }
 
 // carryOver finds what next drops of what is on the air. A prefix that no
@@ -278,6 +281,10 @@ type leaving struct {
 func carryOver(next, old *edge.Config, onAir []edge.Announcement) leaving {
 	var out leaving
 	for _, a := range onAir {
+		// edgebgp refuses an intent whole of which one next hop is of the other family.
+		if v4 := a.Net.Addr().Is4(); next.Self().Addr(a.Net.Addr()).Is4() != v4 && a.NextHop.IsValid() && a.NextHop.Is4() == v4 {
+			out.hops = append(out.hops, a.NextHop)
+		}
 		if has(next.Fleet.Prefixes, a.Net) {
 			continue
 		}
@@ -297,6 +304,18 @@ func (l leaving) with(c *edge.Config) *edge.Config {
 	out := *c
 	out.Fleet.Prefixes = append(slices.Clone(c.Fleet.Prefixes), l.prefixes...)
 	out.Fleet.Services = append(slices.Clone(c.Fleet.Services), l.services...)
+	if len(l.hops) == 0 {
+		return &out
+	}
+	out.Fleet.Nodes = slices.Clone(c.Fleet.Nodes)
+	i := slices.IndexFunc(out.Fleet.Nodes, func(n edge.Node) bool { return n.ID == c.Local.ID })
+	for _, hop := range l.hops {
+		if hop.Is4() {
+			out.Fleet.Nodes[i].Addr4 = hop
+		} else {
+			out.Fleet.Nodes[i].Addr6 = hop
+		}
+	}
 	return &out
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,6 +178,38 @@ func TestCarryOver(t *testing.T) {
 	eff := l.with(next)
 	if len(eff.Fleet.Prefixes) != 3 || len(next.Fleet.Prefixes) != 1 {
 		t.Errorf("in force: %d prefixes, parsed: %d", len(eff.Fleet.Prefixes), len(next.Fleet.Prefixes))
+	}
+}
+
+// TestCarryOverNextHop: what leaves keeps its next hop, though the node is to have no
+// address of that family any more: edgebgp would refuse the intent, and with it every
+// withdrawal.
+func TestCarryOverNextHop(t *testing.T) {
+	old, next := testConfig(), testConfig()
+	next.Fleet.Prefixes = next.Fleet.Prefixes[:1]
+	next.Fleet.Nodes = slices.Clone(next.Fleet.Nodes)
+	next.Fleet.Nodes[0].Addr6 = netip.Addr{}
+	hop4, hop6 := old.Self().Addr4, old.Self().Addr6
+	on := []edge.Announcement{{Net: p4, NextHop: hop4}, {Net: p6, NextHop: hop6}}
+	l := newLoop(&faultySpeaker{}, &permitting{})
+	l.onAir[p4], l.onAir[p6] = true, true
+	eff := carryOver(next, old, on).with(next)
+	for _, a := range l.intent(inputs{config: eff}).Announcements {
+		if a.NextHop != old.Self().Addr(a.Net.Addr()) || a.NextHop.Is4() != a.Net.Addr().Is4() {
+			t.Errorf("%s has the next hop %s", a.Net, a.NextHop)
+		}
+	}
+	if next.Self().Addr6.IsValid() {
+		t.Error("the configuration itself is changed")
+	}
+	if eff := carryOver(next, old, on[:1]).with(next); eff.Self().Addr6.IsValid() {
+		t.Error("an address is kept that nothing needs")
+	}
+	old.Fleet.Prefixes = old.Fleet.Prefixes[:1]
+	moved := testConfig()
+	moved.Fleet.Nodes[0].Addr4 = netip.MustParseAddr("192.0.2.77")
+	if eff := carryOver(moved, old, on).with(moved); eff.Self().Addr4 != moved.Self().Addr4 {
+		t.Error("a new address of the same family is not taken")
 	}
 }
 
