@@ -78,6 +78,7 @@ var parts = []struct {
 	{"no region can be reached: degraded, never withdrawn", allRegionsDie},
 	{"edged restarts while a backend is down", restartBesideDeadBackend},
 	{"those who left come back when the last one dies", lastOneDies},
+	{"edged is stopped: nothing is withdrawn", stopEdged},
 	{"the lease runs out: degraded, not withdrawn", lease},
 	{"edgebgp restarts by itself", speakerRestart},
 	{"explain", explain},

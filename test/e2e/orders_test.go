@@ -2,11 +2,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/test/lab"
@@ -48,6 +51,54 @@ func prefer(ctx context.Context, t *testing.T, w world) error {
 		return err
 	}
 	return w.Settle(ctx)
+}
+
+// stopEdged ends edged as a service manager does: its goodbye takes nothing off the
+// air, and the one that follows finds all as it was.
+func stopEdged(ctx context.Context, t *testing.T, w world) error {
+	box := w.Lab.Boxes["c1"]
+	before, err := speaker(ctx, box)
+	if err != nil {
+		return err
+	}
+	watch, err := w.Lab.Routers["r-c"].Watch(lab.Prefix4)
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	stopped := time.Now()
+	if err := box.Daemon(lab.Control).Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	err = story.Until(ctx, "the new edged of c1 has decided", func() error {
+		st, err := box.Status(ctx)
+		if err == nil && (!st.Started.After(stopped) || len(st.Decisions) != 2) {
+			err = errors.New("it has not")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if exits := box.Daemon(lab.Control).Exits(); len(exits) == 0 || exits[len(exits)-1].Err != nil || exits[len(exits)-1].At.Before(stopped) {
+		t.Errorf("edged did not end by itself: %+v", exits)
+	}
+	if err := w.Settle(ctx); err != nil {
+		return err
+	}
+	after, err := speaker(ctx, box)
+	if err != nil {
+		return err
+	}
+	for i, p := range after.Peers {
+		if was := before.Peers[i]; p.Messages.WithdrawsSent != was.Messages.WithdrawsSent || p.Flaps != was.Flaps || !p.Since.Equal(was.Since) {
+			t.Errorf("peer %s: %+v, before %+v", p.ID, p, was)
+		}
+	}
+	if lost, err := watch.Lost(); err != nil || len(lost) > 0 {
+		return fmt.Errorf("r-c lost the prefix %d times, %v", len(lost), err)
+	}
+	return nil
 }
 
 // drainByFile drains a box by a file, asks before what a failed probe would do,
