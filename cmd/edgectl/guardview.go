@@ -272,9 +272,22 @@ func (s *status) keys() {
 	}
 	if len(rows) == 0 {
 		s.section(warn, "no other member is known")
-		return
+	} else {
+		s.table([]string{"MEMBER", "SITE", "ALIVE", "HEARD", "KEY"}, rows)
 	}
-	s.table([]string{"MEMBER", "SITE", "ALIVE", "HEARD", "KEY"}, rows)
+	s.gossipKeys()
+}
+
+// gossipKeys are the keys of the gossip by their short names: what is to be compared
+// between the boxes before the next step of a rotation.
+func (s *status) gossipKeys() {
+	for i, name := range s.Guard.Keys {
+		use := "is accepted"
+		if i == 0 {
+			use = "encrypts, and is accepted"
+		}
+		s.say(plain, fmt.Sprintf("gossip key %s %s", name, use))
+	}
 }
 
 func decisionHead() []string {

@@ -28,6 +28,7 @@ func guarded(g *edge.GuardState) {
 	}
 	g.Trust = []edge.Trust{{Check: "origin", By: "b1", Reason: "it is down for good", Since: ago(time.Minute), Until: sampleTime.Add(time.Hour)}}
 	g.Forced = []edge.Forced{{Prefix: prefix6, At: ago(10 * time.Minute), Reason: "it ate its packets"}}
+	g.Keys = []string{"5e6f7a8b", "1a2b3c4d"}
 	g.NodeKeys = map[edge.NodeID]string{"b1": "0a1b2c3d4e5f"}
 	g.Past = decisions()
 }
