@@ -35,7 +35,7 @@ test: ## everything that must hold; installs what it needs
 	$(MAKE) check
 	$(GO) test -race -count=1 -timeout 10m $$($(GO) list ./... | grep -v /test/)
 	$(GO) test -race -count=1 -timeout 10m -p 1 $$($(GO) list ./test/... | grep -v /e2e)
-	$(GO) test -v -count=1 -timeout 10m ./test/e2e # it builds the daemons with the race detector; the lab's relays need the speed
+	$(GO) test -v -count=1 -timeout 20m ./test/e2e # it builds the daemons with the race detector; the lab's relays need the speed
 
 demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves it up)
 	@sh test/install.sh demo
