@@ -71,7 +71,8 @@ func (w *world) deliver(at int32) {
 	if b.node == nil || w.cut != 0 && bit(w.side, from) != bit(w.side, to) || bit(w.deaf[to], from) {
 		return
 	}
-	if o := &b.spots[netOf(m.Prefix)].owes[from]; m.Kind == Release && o.round == m.Round {
+	// One that is not of its roster is not listened to, and frees it of nothing.
+	if o := &b.spots[netOf(m.Prefix)].owes[from]; m.Kind == Release && o.round == m.Round && w.siteOf(&w.Confs[b.conf], from) >= 0 {
 		*o = owed{}
 	}
 	if w.trace != nil {
