@@ -64,6 +64,7 @@ func (w *world) takeOver(b *box, net int) {
 	}
 }
 
+//go:norace
 func netOf(p netip.Prefix) int {
 	for i := range simNets {
 		if simNets[i] == p {
@@ -104,6 +105,8 @@ func (w *world) nextTick(b *box) {
 
 // idle is for how long looks at the time come to nothing, unless a message does:
 // they are left out, which is what most of the time of a simulation would go to.
+//
+//go:norace
 func (b *box) idle(at time.Duration) time.Duration {
 	now := b.clock(at)
 	due := now.Add(6 * tickEvery)
@@ -166,6 +169,8 @@ func (w *world) update(b *box, conf int) {
 }
 
 // act is what edged does: it tells the wishes, and leaves where it may.
+//
+//go:norace
 func (w *world) act(b *box) {
 	now := b.clock(w.now)
 	for net := range b.spots {

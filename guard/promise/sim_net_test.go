@@ -48,6 +48,7 @@ func (w *world) delay() time.Duration {
 	return w.DelayMin + w.upTo(w.DelayMax-w.DelayMin)
 }
 
+//go:norace
 func (w *world) post(m *Message, d time.Duration) {
 	if w.now+d > w.For {
 		return // nobody would see it
@@ -63,6 +64,7 @@ func (w *world) post(m *Message, d time.Duration) {
 	w.after(d, event{kind: evMessage, arg: at})
 }
 
+//go:norace
 func (w *world) deliver(at int32) {
 	m := w.mail[at]
 	w.empty = append(w.empty, at)

@@ -11,7 +11,9 @@ import (
 // The simulator drives real Nodes through virtual time: a seeded network that
 // loses, delays, repeats and reorders, partitions, crashes and restarts, clocks
 // that run at different rates, configurations that change, and a speaker that is
-// read back late. All that happens is an event in one queue.
+// read back late. All that happens is an event in one queue. A world has one
+// goroutine: what runs most often of it (not of the Nodes) is left out by the race
+// detector, which makes it a third faster.
 
 type eventKind uint8
 
@@ -248,6 +250,7 @@ func (w *world) local(b *box, e event) {
 	}
 }
 
+//go:norace
 func (w *world) after(d time.Duration, e event) {
 	w.seq++
 	e.at, e.seq = w.now+d, w.seq
@@ -262,8 +265,10 @@ func (w *world) after(d time.Duration, e event) {
 	}
 }
 
+//go:norace
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
 
+//go:norace
 func (w *world) pop() event {
 	first, last := w.queue[0], len(w.queue)-1
 	w.queue[0] = w.queue[last]
