@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping reload-storm clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ reload-storm: ## 1,000 configuration reloads of a box with two routers: no sessi
 sim-flapping: ## a day of dependencies that flap, in virtual time: how often the routers hear of it; writes out/bench/flapping.json
 	mkdir -p out/bench
 	$(GO) test -count=1 -v -timeout 15m -run '^TestDayOfFlapping$$' ./cmd/edged -args -hours 24 -patterns 99 -flapping $(CURDIR)/out/bench/flapping.json
+
+sim-guard: ## a million schedules of the guard in virtual time; writes out/bench/sim-guard.json
+	mkdir -p out/bench
+	$(GO) test -count=1 -v -timeout 60m -run '^TestSimGuard$$' ./guard/promise -args -schedules 1000000 -sim-guard $(CURDIR)/out/bench/sim-guard.json
 
 clean: ## remove out
 	rm -rf out

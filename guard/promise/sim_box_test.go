@@ -19,6 +19,9 @@ func (w *world) start(b *box) {
 		b.file = b.conf // a configuration without itself: edged does not take it
 	}
 	now := b.clock(w.now)
+	if !first {
+		w.meetStart(b, now)
+	}
 	boot := now.UnixNano() - int64(b.back)
 	started := now
 	if w.bug == forgets || first {
@@ -55,9 +58,9 @@ func (w *world) start(b *box) {
 func (w *world) takeOver(b *box, net int) {
 	s := &b.spots[net]
 	if b.dead && s.onAir && s.wish.Want {
-		s.onAir, s.excused = false, w.now+w.longestLease()
+		s.onAir, s.excused, s.letGo = false, w.now+w.longestLease(), w.steps
 	}
-	s.view, s.leaving, s.asks = s.onAir && !b.dark, false, asked{}
+	s.view, s.leaving, s.asks, s.last = s.onAir && !b.dark, false, asked{}, edge.Decision{}
 	w.configured(b, net)
 	if !s.onAir && !s.wish.Want {
 		w.after(w.upTo(time.Second), event{kind: evBack, box: int8(b.n), net: int8(net), life: b.life})
@@ -109,7 +112,7 @@ func (w *world) nextTick(b *box) {
 //go:norace
 func (b *box) idle(at time.Duration) time.Duration {
 	now := b.clock(at)
-	due := now.Add(6 * tickEvery)
+	due := now.Add(9 * tickEvery)
 	by := func(t time.Time) {
 		if t.Before(due) {
 			due = t
@@ -177,10 +180,16 @@ func (w *world) act(b *box) {
 		s := &b.spots[net]
 		wish := s.wish
 		wish.Want = wish.Want && s.view
+		if seat := b.node.seats[simNets[net]]; w.bug == wishesOn && seat != nil && seat.wish.Want && !wish.Want {
+			wish = seat.wish
+		}
 		w.send(b, b.node.Wish(now, simNets[net], wish))
 		seat := b.node.seats[simNets[net]]
 		if seat == nil {
 			continue
+		}
+		if seat.granted && s.grants.round != seat.round.id {
+			s.grants = asked{round: seat.round.id, at: w.now}
 		}
 		w.spoil(b, seat)
 		if s.leaving {
@@ -216,6 +225,9 @@ func (w *world) withdraw(b *box, net int) {
 	}
 	if !s.asks.planned && s.asks.round.N != 0 && s.wish.Severity == edge.SeverityDrain && len(seat.round.asked) > 0 {
 		w.fail("o", "%s leaves %s by an order, and has asked as one that is sick", b.id, simNets[net])
+	}
+	if !s.wish.Want {
+		w.fail("f", "%s leaves %s, and does not want to", b.id, simNets[net])
 	}
 	o := order{asked: s.asks, now: need{s.floor, b.conf}, until: until, begun: w.now, deaths: b.deaths}
 	w.orders = append(w.orders, o)
@@ -258,9 +270,12 @@ func (w *world) force(b *box, f *fault) {
 		if b.node == nil || !bit(f.Nets, net) || !s.onAir || s.leaving {
 			continue
 		}
-		_, out, err := b.node.Force(b.clock(w.now), simNets[net])
+		broken, out, err := b.node.Force(b.clock(w.now), simNets[net])
 		if err != nil {
 			continue
+		}
+		if len(broken) > 0 {
+			w.meet(forcedBound)
 		}
 		w.send(b, out)
 		s.leaving = true
@@ -281,16 +296,18 @@ func (w *world) effect(b *box, net int, n, life int32) {
 	} else {
 		w.checkLeave(b, net, o)
 		w.checkGone(b, net, o)
+		w.meetEffect(b, net, o, died)
+		w.count(b, net, o)
 	}
 	if w.announces(b, net) {
 		s.lostAt = w.now
 	}
-	s.onAir, o.struck = false, true
+	s.onAir, o.struck, s.letGo = false, true, w.steps
 	if w.trace != nil {
 		w.note("%s is gone from %s", b.id, simNets[net])
 	}
 	w.withdrawals++
-	if s.wish.Want && s.wish.Severity == edge.SeveritySick {
+	if s.wish.Want && s.wish.Severity >= edge.SeveritySick {
 		w.took = append(w.took, w.now-s.since)
 	}
 	w.look(b, net)
@@ -307,6 +324,9 @@ func (w *world) look(b *box, net int) {
 func (w *world) answer(b *box, net int, n int32) {
 	o, s := &w.orders[n], &b.spots[net]
 	s.leaving = false
+	if s.want == 0 && !s.onAir { // it is well again meanwhile
+		w.after(w.upTo(time.Second), event{kind: evBack, box: int8(b.n), net: int8(net), life: b.life})
+	}
 	if w.trace != nil {
 		w.note("%s hears of its withdrawal of %s: %v", b.id, simNets[net], o.struck && !o.fails)
 	}
@@ -330,7 +350,7 @@ func (w *world) answer(b *box, net int, n int32) {
 // that may still take effect has been waited for.
 func (w *world) announce(b *box, net int) {
 	s := &b.spots[net]
-	if s.onAir || s.leaving {
+	if s.onAir || s.leaving || w.bug == asksToReturn && len(b.node.Bound(b.clock(w.now))) > 0 {
 		return
 	}
 	s.onAir, s.backAt = true, w.now

@@ -11,9 +11,12 @@ import (
 //	a  a site leaves, and fewer than K others stay
 //	b  a node leaves without the promises that it needs, of its current round
 //	c  a node leaves that has promised to stay, also after a restart
+//	s  a site has left, and within the lease one leaves that was to stay for it
 //	d  an isolated site leaves
 //	e  a side of a partition falls below K by a round of its own
-//	f  who does not want out has a permit; who announces again is not believed
+//	f  who does not want out has a permit, or leaves; who announces again is not believed
+//	k  a prefix that is degraded is taken off the air, or one that is sick is not degraded at once
+//	r  who is well is kept off the air
 //	g  the terms of the policy do not hold at a withdrawal
 //	j  a promise that its sender cannot give: it has left, or is about to
 //	o  an order is promised for while somebody leaves for sickness
@@ -29,8 +32,7 @@ func (w *world) checkLeave(b *box, net int, o *order) {
 	own := w.siteOf(c, b.n)
 	var promised sites
 	for _, x := range w.boxes {
-		s := &x.spots[net]
-		if p := &s.owes[b.n]; p.round == o.round && x.clock(w.now).Before(p.until) {
+		if p := &x.spots[net].owes[b.n]; w.stands(b, x, net, o) {
 			// A node that has changed its site is not counted for either.
 			if site := w.siteOf(c, x.n); site >= 0 && site == w.siteOf(was, x.n) {
 				promised.in[site] = true
@@ -42,6 +44,7 @@ func (w *world) checkLeave(b *box, net int, o *order) {
 		}
 	}
 	if own >= 0 && promised.in[own] {
+		w.meet(bySibling)
 		return // a node of the same site stays: the site does
 	}
 	w.checkAtATime(b, o)
@@ -121,7 +124,7 @@ func (w *world) checkGone(b *box, net int, o *order) {
 			continue
 		}
 		all.in[site] = true
-		if bit(w.side, x.n) == bit(w.side, b.n) {
+		if w.parts[x.n] == w.parts[b.n] {
 			side.in[site] = true
 		}
 	}
@@ -129,14 +132,18 @@ func (w *world) checkGone(b *box, net int, o *order) {
 	if n := all.count(own); n < floor && (own < 0 || !all.in[own]) { // if it is, the site stays
 		w.fail("a", "%s leaves %s and only %d other sites stay, floor %d", b.id, simNets[net], n, floor)
 	}
-	if w.cut == 0 || o.at <= w.cutAt || floor == 0 || own >= 0 && side.in[own] {
+	if floor == 0 || own >= 0 && all.in[own] {
 		return
 	}
-	switch n := side.count(own); {
-	case n == 0:
-		w.fail("d", "%s leaves %s, cut off from all other sites", b.id, simNets[net])
-	case n < floor:
-		w.fail("e", "%s leaves %s, and on its side of the cut %d other sites stay, floor %d", b.id, simNets[net], n, floor)
+	if w.isolated(b, own, c, o) {
+		w.fail("d", "%s leaves %s, cut off from all other sites since before it asked", b.id, simNets[net])
+	}
+	if w.cut == 0 || o.at <= w.cutAt {
+		return
+	}
+	w.meet(leftInPart)
+	if n := side.count(own); n < floor {
+		w.fail("e", "%s leaves %s, and in its part of the cut %d other sites stay, floor %d", b.id, simNets[net], n, floor)
 	}
 }
 
@@ -184,23 +191,30 @@ func (w *world) checkOrders(b *box, m *Message) {
 	}
 }
 
-// checkAtATime: where everybody is heard, no more sites leave by an order at a
-// time than may.
+// checkAtATime: where everybody is heard, nobody leaves by an order while a permit
+// for sickness is open that was so before the order was asked for, and no more sites
+// at a time than may.
 func (w *world) checkAtATime(b *box, o *order) {
 	c := &w.Confs[b.conf]
-	if w.now != o.begun || !o.planned || c.Planned == 0 || !w.clean() {
+	if w.now != o.begun || !o.planned || !w.clean() {
 		return
 	}
 	var leaving sites
 	for _, x := range w.boxes {
 		for net := range x.spots {
 			seat := x.node.seats[simNets[net]]
-			if r := seat.round; r != nil && r.order() && seat.granted && x.node.tally(x.clock(w.now), seat).ok {
+			r := seat.round
+			if r == nil || !seat.granted || len(r.asked) == 0 || !x.node.tally(x.clock(w.now), seat).ok {
+				continue
+			}
+			if r.order() {
 				leaving.in[w.siteOf(c, x.n)] = true
+			} else if g := &x.spots[net].grants; w.siteOf(c, x.n) != w.siteOf(c, b.n) && g.round == r.id && g.at < o.at {
+				w.fail("o", "%s leaves by an order, and %s has a permit for sickness", b.id, x.id)
 			}
 		}
 	}
-	if n := leaving.count(-1); n > c.Planned {
+	if n := leaving.count(-1); c.Planned > 0 && n > c.Planned {
 		w.fail("o", "%d sites leave by an order, and %d may at a time", n, c.Planned)
 	}
 }

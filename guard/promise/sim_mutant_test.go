@@ -1,6 +1,7 @@
 package promise
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -27,18 +28,26 @@ const (
 	sureOfFailure         // a withdrawal that has failed is taken for none
 	believesView          // what was read back before the withdrawal counts
 	ordersFirst           // orders do not wait for sickness
+	unlimited             // any number of orders are carried out at a time
+	takesSilence          // who does not answer is taken to have promised
+	thinView              // the floor is only as high as sites are heard of
+	wishesOn              // the end of a wish is not told
+	neverBack             // who has withdrawn counts as withdrawn for ever
+	asksToReturn          // who is bound does not announce again
+	givesUp               // a round that fails is the last
+	degradeLeaves         // the speaker takes a degraded prefix off the air
 	mutants
 )
 
-// proofs are the names of the mutants, and the violation that must show each: that
+// proofs are the names of the mutants, and the violations that must show each: that
 // of the floor itself, unless something before it shows so much more often.
-var proofs = [mutants]struct{ name, kind string }{
+var proofs = [mutants]struct{ name, kinds string }{
 	none:           {"none", ""},
 	noNonce:        {"no round number", "a"},
 	goneStays:      {"withdrawn site promises", "a"},
 	fromAnswer:     {"lease counted from the answer", "b"},
-	ignoresBinding: {"own binding not checked", "c"},
-	forgets:        {"forgets on restart", "a"},
+	ignoresBinding: {"own binding not checked", "cs"},
+	forgets:        {"forgets on restart", "ac"},
 	countsItself:   {"counts itself", "a"},
 	ignoresTerms:   {"ignores terms", "g"},
 	floorFollows:   {"floor lowered in an open round", "b"},
@@ -49,6 +58,14 @@ var proofs = [mutants]struct{ name, kind string }{
 	sureOfFailure:  {"failed withdrawal taken for none", "j"},
 	believesView:   {"old read-back believed", "a"},
 	ordersFirst:    {"orders do not wait for sickness", "o"},
+	unlimited:      {"any number of orders at a time", "o"},
+	takesSilence:   {"silence taken for a promise", "abd"},
+	thinView:       {"thin view shrinks the floor", "e"},
+	wishesOn:       {"end of a wish not told", "f"},
+	neverBack:      {"announces again and is not believed", "f"},
+	asksToReturn:   {"bound site may not come back", "r"},
+	givesUp:        {"gives up after one round", "l"},
+	degradeLeaves:  {"degrade withdraws", "k"},
 }
 
 func (m mutant) String() string { return proofs[m].name }
@@ -72,9 +89,23 @@ func (m mutant) suits(p *plan) *plan {
 		p.crashEach(time.Second)
 	case hasty:
 		p.Orphans, p.Slow, c.Lease = true, true, 8*time.Second
-		p.crashEach(500 * time.Millisecond)
+		p.DelayMax, p.Late = min(p.DelayMax, 50*time.Millisecond), 0
+		p.crashEach(600 * time.Millisecond)
 	case sureOfFailure:
 		p.Fails, p.Slow = 0.8, true
+	case takesSilence, thinView:
+		d := newDraw(p.Seed)
+		d.parts(p)
+	case wishesOn:
+		for i := range p.Faults {
+			p.Faults[i].For = min(cmp.Or(p.Faults[i].For, time.Second), time.Second)
+		}
+	case unlimited:
+		d := newDraw(p.Seed)
+		d.operators(p)
+		c.Planned = 1
+	case givesUp:
+		p.Calm, p.For = 4*time.Second, 40*time.Second
 	}
 	if m == forgetsLease {
 		p.Confs = append(p.Confs, *c)
@@ -99,8 +130,9 @@ func (p *plan) tighten() {
 	d := newDraw(p.Seed)
 	p.Sites = 3 + p.Sites%3
 	p.Nodes, p.Nets, p.Calm, p.Loss, p.For = p.Sites, 1, 0, 0, 10*time.Second
+	p.DelayMin, p.DelayMax = min(p.DelayMin, 20*time.Millisecond), min(p.DelayMax, 1200*time.Millisecond)
 	c := p.Confs[0]
-	p.Confs = []conf{{Floor: p.Sites - 2, Lease: c.Lease, Ask: c.Ask, BackOff: c.BackOff}}
+	p.Confs = []conf{{Floor: p.Sites - 2, Lease: c.Lease, Ask: min(c.Ask, 800*time.Millisecond), BackOff: c.BackOff}}
 	p.Faults = nil
 	for node := range p.Nodes {
 		p.Faults = append(p.Faults, fault{At: d.upTo(4 * time.Second), Kind: faultSick, Node: node, Nets: 1})
@@ -116,6 +148,8 @@ func (m mutant) settings(s Settings) Settings {
 	case ignoresTerms:
 		p := s.Policy
 		s.Policy = edge.Guard{PromiseLease: p.PromiseLease, AskTimeout: p.AskTimeout, BackOff: p.BackOff}
+	case unlimited:
+		s.Policy.MaxPlanned = 0
 	}
 	return s
 }
@@ -136,7 +170,27 @@ func (w *world) spoil(b *box, s *seat) {
 		s.left = false
 	case w.bug == hasty:
 		b.node.blind = time.Time{}
-	case w.bug == countsItself && s.round != nil:
+	case w.bug == neverBack:
+		s.left = s.left || b.spots[netOf(s.prefix)].lostAt > 0
+	case w.bug == givesUp && s.refused != "":
+		s.next = b.clock(w.For)
+	case s.round == nil:
+	case w.bug == takesSilence && w.now-b.spots[netOf(s.prefix)].asks.at > b.node.policy.AskTimeout/2:
+		for id, at := range s.round.asked {
+			if !s.round.heard(id) {
+				s.round.promised[id] = promised{at.Add(Span(b.node.policy.PromiseLease)), true}
+			}
+		}
+	case w.bug == thinView:
+		heard := 0
+		for x := range w.Nodes {
+			if w.shut[x][b.n] < 0 && x != b.n {
+				heard++
+			}
+		}
+		s.round.terms.sites = min(s.round.terms.sites, heard)
+		s.floor = min(b.spots[netOf(s.prefix)].floor, heard)
+	case w.bug == countsItself:
 		b.node.sites[b.id], s.round.sites[b.id] = "self", "self"
 		s.round.promised[b.id] = promised{b.clock(w.now).Add(time.Minute), true}
 	}

@@ -1,6 +1,7 @@
 package promise
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -30,7 +31,7 @@ func (w *world) send(b *box, out []Message) {
 		}
 		w.post(m, w.delay())
 		if w.by(w.Twice) {
-			w.post(m, w.delay()+w.upTo(4*time.Second))
+			w.post(m, w.delay()+w.upTo(cmp.Or(w.Again, 4*time.Second)))
 		}
 	}
 }
@@ -41,7 +42,7 @@ func (w *world) planned() bool { return w.question.Severity == edge.SeverityDrai
 func (w *world) delay() time.Duration {
 	switch {
 	case w.calm:
-		return w.DelayMin + w.upTo(min(w.DelayMax-w.DelayMin, 100*time.Millisecond))
+		return min(w.DelayMin, 20*time.Millisecond) + w.upTo(min(w.DelayMax-w.DelayMin, 100*time.Millisecond))
 	case w.by(w.Late):
 		return w.upTo(30 * time.Second)
 	}
@@ -70,8 +71,21 @@ func (w *world) deliver(at int32) {
 	w.empty = append(w.empty, at)
 	from, to := numberOf(m.From), numberOf(m.To)
 	b := w.boxes[to]
-	if b.node == nil || w.cut != 0 && bit(w.side, from) != bit(w.side, to) || bit(w.deaf[to], from) {
+	if b.node == nil || w.shut[from][to] >= 0 {
 		return
+	}
+	switch m.Kind {
+	case Promise:
+		w.meetPromise(b, &m)
+		if got := &b.spots[netOf(m.Prefix)].got[from]; m.Round.After(*got) {
+			*got = m.Round
+		}
+	case Release:
+		w.released(&m)
+	case Nack:
+		if m.Veto {
+			w.meet(orderWaits)
+		}
 	}
 	// One that is not of its roster is not listened to, and frees it of nothing.
 	if o := &b.spots[netOf(m.Prefix)].owes[from]; m.Kind == Release && o.round == m.Round && w.siteOf(&w.Confs[b.conf], from) >= 0 {
@@ -103,7 +117,7 @@ func (w *world) strike(i int32) {
 	}
 	switch f.Kind {
 	case faultSick:
-		w.wish(b, i, Wish{Want: true, Severity: edge.SeveritySick, Reason: "sick"})
+		w.wish(b, i, Wish{Want: true, Severity: edge.SeveritySick + f.Worse, Reason: "sick"})
 	case faultDrain:
 		w.wish(b, i, Wish{Want: true, Severity: edge.SeverityDrain, Reason: "drained", Well: true})
 	case faultUnfit:
@@ -122,13 +136,18 @@ func (w *world) strike(i int32) {
 func (w *world) disturb(i int32, f *fault, b *box) {
 	switch f.Kind {
 	case faultCut:
-		w.cut, w.cutAt, w.side = i+1, w.now, f.To
+		w.cut, w.cutAt = i+1, w.now
+		for n := range w.Nodes {
+			w.parts[n] = uint8(f.To>>n&1 | f.From>>n&1<<1)
+		}
+		w.reach()
 	case faultOneWay:
 		for to := range w.Nodes {
 			if bit(f.To, to) {
 				w.deaf[to] |= f.From
 			}
 		}
+		w.reach()
 	case faultCrash, faultDie:
 		if b.node == nil {
 			return
@@ -148,6 +167,8 @@ func (w *world) disturb(i int32, f *fault, b *box) {
 		w.update(b, f.Conf)
 	case faultForce:
 		w.force(b, f)
+	case faultBack:
+		w.swap(b, f)
 	case faultDemand:
 		w.load, w.loadKnown = f.Load, f.Load >= 0
 	}
@@ -171,8 +192,10 @@ func (w *world) mend(i int32) {
 		if w.cut == i+1 {
 			w.cut = 0
 		}
+		w.reach()
 	case faultOneWay:
 		w.deaf = [maxNodes]uint32{}
+		w.reach()
 	case faultDark:
 		w.light(b)
 	default:
@@ -192,11 +215,28 @@ func (w *world) wish(b *box, i int32, wish Wish) {
 	for net := range b.spots {
 		if s := &b.spots[net]; bit(w.Faults[i].Nets, net) {
 			s.want, s.wish, s.since = i+1, wish, w.now
+			if w.bug == degradeLeaves && b.node != nil {
+				s.onAir = false
+			}
 		}
 	}
 	if b.node != nil {
+		for net := range b.spots {
+			w.ladder(b, net)
+		}
 		w.act(b)
 		w.nextTick(b)
+	}
+}
+
+// swap has the box announce again what it is sick of: for a worse one, as a last
+// resort, or by hand.
+func (w *world) swap(b *box, f *fault) {
+	for net := range b.spots {
+		if s := &b.spots[net]; b.node != nil && bit(f.Nets, net) && !s.onAir && !s.leaving && s.want != 0 && !bit(w.Confs[b.conf].NoNet, net) {
+			w.announce(b, net)
+			w.meet(backWhileSick)
+		}
 	}
 }
 
@@ -218,6 +258,7 @@ func (w *world) heal(b *box, i int32) {
 // becalm ends all faults but sickness.
 func (w *world) becalm() {
 	w.calm, w.cut, w.deaf = true, 0, [maxNodes]uint32{}
+	w.reach()
 	w.load, w.loadKnown = 0, true
 	for _, b := range w.boxes {
 		w.light(b)

@@ -26,9 +26,13 @@ type plan struct {
 	DelayMax time.Duration `json:"delay_max_ns,omitempty"`
 	Late     float64       `json:"late,omitempty"`
 	Loss     float64       `json:"loss,omitempty"`
-	Twice    float64       `json:"twice,omitempty"`
+	// The second copy of one that comes twice is up to Again later; 0: four seconds.
+	Twice float64       `json:"twice,omitempty"`
+	Again time.Duration `json:"again_ns,omitempty"`
 	// Skew is by how much the rates of the clocks differ from one, either way.
+	// Ends: each is at one end, or right.
 	Skew float64 `json:"skew,omitempty"`
+	Ends bool    `json:"ends,omitempty"`
 	// Fails is the share of withdrawals that end in an error, whether they took
 	// effect or not. Slow: some take as long as their permit lets them. Orphans:
 	// one that is under way outlives the process that has ordered it.
@@ -71,13 +75,14 @@ const (
 	faultSick   = "sick"    // Node wants out of the Nets, as it cannot serve
 	faultDrain  = "drain"   // Node wants out of the Nets by an order
 	faultUnfit  = "unfit"   // Node stays, but not at its best
-	faultCut    = "cut"     // nodes of To reach only each other, and so do the rest
+	faultCut    = "cut"     // up to four parts, by whether a node is in To and in From, do not reach each other
 	faultOneWay = "one-way" // what From sends does not reach To
 	faultCrash  = "crash"   // the process of Node ends, and the speaker goes on
 	faultDie    = "die"     // the whole box of Node is gone
 	faultDark   = "dark"    // the sessions of Node are down, its routes are lost
 	faultConf   = "conf"    // Node gets Confs[Conf]
 	faultForce  = "force"   // an operator takes the Nets of Node off the air, whatever the guard says
+	faultBack   = "back"    // Node announces the Nets again, though it is as sick as before
 	faultDemand = "demand"  // the fleet's demand is Load, or not known below 0
 )
 
@@ -92,7 +97,9 @@ type fault struct {
 	From uint32        `json:"from,omitempty"`
 	To   uint32        `json:"to,omitempty"`
 	Conf int           `json:"conf,omitempty"`
-	// Back (crash, die) sets the wall clock back over the restart.
+	// Worse (sick) is by how much it is worse than the least that is sick.
+	Worse int `json:"worse,omitempty"`
+	// Back (crash, die) sets the wall clock back over the restart; below 0, forth.
 	Back time.Duration `json:"back_ns,omitempty"`
 	Load float64       `json:"load,omitempty"`
 }
@@ -202,6 +209,7 @@ func randomPlan(seed uint64) *plan {
 	if d.oneIn(3) {
 		d.change(p)
 	}
+	d.corners(p)
 	if d.oneIn(12) {
 		p.Calm = p.For
 		p.For += 15*time.Second + 2*p.longestLease()

@@ -50,6 +50,7 @@ func TestSimGuard(t *testing.T) {
 // sums is what all schedules together amount to.
 type sums struct {
 	withdrawals, steps, violations atomic.Int64
+	corners                        [corners]atomic.Int64
 
 	mu    sync.Mutex
 	first map[string]uint64 // a seed for each kind of violation
@@ -77,6 +78,9 @@ func playAll(t *testing.T, n int) []figure {
 	if all.withdrawals.Load() < int64(n) {
 		t.Errorf("only %d withdrawals: the schedules prove nothing", all.withdrawals.Load())
 	}
+	if *simCorner < 0 {
+		all.checkCorners(t, n)
+	}
 	t.Logf("%d schedules, %d events, %d withdrawals, %d violations, %.0f schedules a second",
 		n, all.steps.Load(), all.withdrawals.Load(), all.violations.Load(), float64(n)/took.Seconds())
 	return []figure{
@@ -90,6 +94,11 @@ func playAll(t *testing.T, n int) []figure {
 func (s *sums) add(seed uint64, w *world) {
 	s.withdrawals.Add(int64(w.withdrawals))
 	s.steps.Add(int64(w.steps))
+	for c := range corners {
+		if bit(w.met, int(c)) {
+			s.corners[c].Add(1)
+		}
+	}
 	if w.violation == "" {
 		return
 	}

@@ -92,7 +92,7 @@ func simpler(p *plan, i int) (*plan, bool) {
 		func() { c.Faults = c.Faults[:len(c.Faults)/2] }, func() { c.Faults = c.Faults[len(c.Faults)/2:] },
 		func() { c.oneNet(0) }, func() { c.oneNet(1) }, func() { c.oneNet(2) }, func() { c.Sites = min(p.Nodes, maxSites) }, func() { c.For /= 2 }, func() { c.Calm = 0 },
 		func() { c.Skew = 0 }, func() { c.Loss = 0 }, func() { c.Twice = 0 }, func() { c.Late = 0 }, func() { c.Fails = 0 },
-		func() { c.Slow = false }, func() { c.Orphans = false },
+		func() { c.Slow = false }, func() { c.Orphans = false }, func() { c.Ends = false }, func() { c.Again = 0 },
 		func() { c.DelayMin = 0 }, func() { c.DelayMax = c.DelayMin }, func() { c.DelayMax = c.DelayMin + (p.DelayMax-p.DelayMin)/2 },
 		func() { c.unconf(len(p.Confs) - 1) },
 	}
@@ -128,6 +128,7 @@ var nodeWays = []func(p *plan, node int){
 var faultWays = []func(p *plan, i int){
 	func(p *plan, i int) { p.Faults = slices.Delete(p.Faults, i, i+1) },
 	func(p *plan, i int) { p.Faults[i].For, p.Faults[i].Back = 0, 0 },
+	func(p *plan, i int) { p.Faults[i].Worse = 0 },
 	func(p *plan, i int) { p.Faults[i].At = p.Faults[i].At.Round(100 * time.Millisecond) },
 }
 

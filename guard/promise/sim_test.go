@@ -60,8 +60,12 @@ type world struct {
 
 	cut   int32 // the fault that cuts, 0: none, else its number and one
 	cutAt time.Duration
-	side  uint32 // who is on the one side of the cut
+	parts [maxNodes]uint8 // of the cut that a node is in
 	deaf  [maxNodes]uint32
+	shut  [maxNodes][maxNodes]time.Duration // from, to: since when nothing comes through; below 0: it does
+
+	stays []stayed
+	met   uint32 // corners, as bits
 
 	question  Message // that is being answered
 	load      float64
@@ -101,12 +105,15 @@ type spot struct {
 	// onAir: it has not left by its own decision. The routers have its route if
 	// the box is neither dark nor dead.
 	onAir   bool
+	was     bool          // onAir, at the step before
+	letGo   int           // the step at which it was allowed to leave the air
 	view    bool          // as last read back
 	lostAt  time.Duration // when the routers last lost it
 	excused time.Duration // until when it counts as one that stays: it died, and did not come back as it was
 	want    int32         // the fault that makes it want out, and one; 0: none
 	wish    Wish
 	since   time.Duration // of wish
+	last    edge.Decision // what edged makes of it
 	backAt  time.Duration // when it last announced again
 
 	shy     time.Duration // until when it may promise nobody, as it was forced in vain
@@ -114,6 +121,8 @@ type spot struct {
 	floor   int // as last configured
 	asks    asked
 	owes    [maxNodes]owed
+	got     [maxNodes]Round // the promises that have come
+	grants  asked           // the round that has had enough, and since when
 }
 
 // asked is the round that a box was last seen to ask in, and under what terms.
@@ -158,12 +167,16 @@ func newWorld(p *plan, bug mutant) *world {
 	for i := range p.Nodes {
 		b := &box{id: simIDs[i], n: i, spots: make([]spot, p.Nets)}
 		b.rate = 1 + (w.rng.Float64()*2-1)*p.Skew
+		if p.Ends {
+			b.rate = 1 + float64(w.rng.IntN(3)-1)*p.Skew
+		}
 		b.offset = w.upTo(time.Hour)
 		for net := range b.spots {
-			b.spots[net] = spot{onAir: true, view: true, lostAt: -time.Hour, floor: p.Confs[0].Floor, wish: Wish{Well: true}}
+			b.spots[net] = spot{onAir: true, was: true, view: true, lostAt: -time.Hour, floor: p.Confs[0].Floor, wish: Wish{Well: true}}
 		}
 		w.boxes = append(w.boxes, b)
 	}
+	w.reach()
 	for _, b := range w.boxes {
 		w.start(b)
 	}
@@ -193,6 +206,7 @@ func (w *world) run() *world {
 		w.now = e.at
 		w.steps++
 		w.do(e)
+		w.audit()
 	}
 	if w.violation == "" && w.calm {
 		w.checkLiveness()
@@ -232,6 +246,7 @@ func (w *world) local(b *box, e event) {
 		}
 	case evView:
 		b.spots[e.net].view = w.announces(b, int(e.net))
+		w.ladder(b, int(e.net))
 		w.act(b)
 	case evAnswer:
 		w.answer(b, int(e.net), e.arg)
@@ -239,9 +254,10 @@ func (w *world) local(b *box, e event) {
 		if b.node.boot <= b.boot {
 			b.boot++
 			b.node.RaiseBoot(b.boot)
+			w.meet(wallBack)
 		}
 	case evBack:
-		w.announce(b, int(e.net))
+		w.comeBack(b, int(e.net))
 	case evBelieved:
 		at, s := &b.spots[e.net], b.node.seats[simNets[e.net]]
 		if at.onAir && at.view && !b.dark && w.now-max(at.backAt, b.litAt) >= w.belief() && s != nil && s.left {
