@@ -68,8 +68,14 @@ func (n *Node) Forced(now time.Time, p netip.Prefix, why edge.Reason, ok bool) {
 	n.remember(d)
 }
 
-// Recall takes in when an earlier process of this node has forced prefixes out.
+// Recall takes in when an earlier process of this node has forced prefixes out, or
+// has tried to. Such a withdrawal has no permit to end with: it may still be under way,
+// so this node promises nobody before it must be over. How long ago it was is not asked
+// for that: a wall clock may have jumped since.
 func (n *Node) Recall(at ...time.Time) {
+	if len(at) > 0 {
+		n.blind = later(n.blind, n.started.Add(forceLast+stale))
+	}
 	n.forced = append(n.forced, at...)
 	slices.SortFunc(n.forced, time.Time.Compare)
 }

@@ -38,6 +38,9 @@ func (w *world) start(b *box) {
 	if err != nil {
 		panic(err)
 	}
+	if w.bug != forgetsForce {
+		n.Recall(b.forced...)
+	}
 	b.node, b.seen = n, 0
 	for net := range b.spots {
 		w.takeOver(b, net)
@@ -61,6 +64,9 @@ func (w *world) takeOver(b *box, net int) {
 		s.onAir, s.excused, s.letGo = false, w.now+w.longestLease(), w.steps
 	}
 	s.view, s.leaving, s.asks, s.last = s.onAir && !b.dark, false, asked{}, edge.Decision{}
+	if len(b.forced) > 0 {
+		s.shy = w.now + 3*(forceLast+stale)/2
+	}
 	w.configured(b, net)
 	if !s.onAir && !s.wish.Want {
 		w.after(w.upTo(time.Second), event{kind: evBack, box: int8(b.n), net: int8(net), life: b.life})
@@ -279,6 +285,7 @@ func (w *world) force(b *box, f *fault) {
 		}
 		w.send(b, out)
 		s.leaving = true
+		b.forced = append(b.forced, b.clock(w.now))
 		w.orders = append(w.orders, order{forced: true, until: b.clock(w.now).Add(5 * time.Second), begun: w.now, deaths: b.deaths})
 		w.carryOut(b, net, len(w.orders)-1)
 	}

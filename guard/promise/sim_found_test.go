@@ -26,6 +26,24 @@ func TestStartedNodePromisesNobody(t *testing.T) {
 	r.want("a1", true)
 }
 
+// TestStartedNodeThatWasForced: what an operator has forced out before the start may go
+// for longer than any permit lasts.
+func TestStartedNodeThatWasForced(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	n, err := New(Options{Self: "a1", Started: r.now, Settings: rigSettings(1, "a1", "b1"), Held: r.nodes["a1"].held, Rand: r.nodes["a1"].rand})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Recall(r.now.Add(-time.Minute)) // by a clock that may have jumped
+	answer := func(at time.Duration) Kind {
+		out := n.Receive(r.now.Add(at), Message{Kind: Intent, From: "b1", To: "a1", Prefix: net1, Round: Round{9, uint64(at)}, Severity: edge.SeveritySick})
+		return out[0].Kind
+	}
+	if answer(forceLast+stale-time.Millisecond) != Nack || answer(forceLast+stale) != Promise {
+		t.Error("it promises too soon, or not again")
+	}
+}
+
 // TestLeaseOfTheProcessBefore: it may have promised by a longer lease, or have been
 // promised for as long.
 func TestLeaseOfTheProcessBefore(t *testing.T) {

@@ -36,6 +36,7 @@ const (
 	asksToReturn          // who is bound does not announce again
 	givesUp               // a round that fails is the last
 	degradeLeaves         // the speaker takes a degraded prefix off the air
+	forgetsForce          // a restarted site does not know that it was forced
 	mutants
 )
 
@@ -66,6 +67,7 @@ var proofs = [mutants]struct{ name, kinds string }{
 	asksToReturn:   {"bound site may not come back", "r"},
 	givesUp:        {"gives up after one round", "l"},
 	degradeLeaves:  {"degrade withdraws", "k"},
+	forgetsForce:   {"forgets on restart that it was forced", "j"},
 }
 
 func (m mutant) String() string { return proofs[m].name }
@@ -74,7 +76,7 @@ func (m mutant) String() string { return proofs[m].name }
 // the whole point, a plan without shows nothing.
 func (m mutant) suits(p *plan) *plan {
 	switch m {
-	case noNonce, goneStays, forgets, countsItself, forgetsLease, hasty, fromAnswer, believesView:
+	case noNonce, goneStays, forgets, countsItself, forgetsLease, forgetsForce, hasty, fromAnswer, believesView:
 		p.tighten()
 	}
 	c := &p.Confs[0]
@@ -104,6 +106,9 @@ func (m mutant) suits(p *plan) *plan {
 		d := newDraw(p.Seed)
 		d.operators(p)
 		c.Planned = 1
+	case forgetsForce:
+		p.Orphans, p.Slow, c.Lease, c.Ask = true, true, time.Second, 300*time.Millisecond
+		p.forceEach(200 * time.Millisecond)
 	case givesUp:
 		p.Calm, p.For = 4*time.Second, 40*time.Second
 	}
@@ -122,6 +127,15 @@ func (p *plan) crashEach(after time.Duration) {
 	for i := range p.Nodes {
 		f := p.Faults[i]
 		p.Faults = append(p.Faults, fault{At: f.At + after, Kind: faultCrash, Node: f.Node, For: 50 * time.Millisecond})
+	}
+}
+
+// forceEach has an operator force out every node, and ends its process that long after.
+func (p *plan) forceEach(after time.Duration) {
+	for i := range p.Nodes {
+		at := time.Duration(i) * 400 * time.Millisecond
+		p.hit(fault{At: at, Kind: faultForce, Node: i, Nets: 1<<p.Nets - 1})
+		p.hit(fault{At: at + after, Kind: faultCrash, Node: i, For: 50 * time.Millisecond})
 	}
 }
 

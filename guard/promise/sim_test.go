@@ -96,7 +96,8 @@ type box struct {
 	litAt  time.Duration // when it last was not dark any more
 	dead   bool
 	deaths int
-	seen   uint64 // version of node
+	forced []time.Time // on its disk: when it was forced
+	seen   uint64      // version of node
 	spots  []spot
 }
 
@@ -116,7 +117,7 @@ type spot struct {
 	last    edge.Decision // what edged makes of it
 	backAt  time.Duration // when it last announced again
 
-	shy     time.Duration // until when it may promise nobody, as it was forced in vain
+	shy     time.Duration // until when it may promise nobody: forced in vain, or before its process started
 	leaving bool
 	floor   int // as last configured
 	asks    asked
