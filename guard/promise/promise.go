@@ -297,7 +297,8 @@ func (n *Node) seat(of edge.Prefix) {
 
 // RaiseBoot makes new rounds use boot id b if that is higher: for a node whose
 // clock went back over a restart, and whose questions the others would take
-// for replays.
+// for replays. No other process of this node may ever use b: else two rounds would
+// have one name, and an answer to the one, late, would count for the other.
 func (n *Node) RaiseBoot(b int64) { n.boot = max(n.boot, b) }
 
 // Version changes whenever what Permit, Asking or Bound say may have changed.

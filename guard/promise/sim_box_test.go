@@ -2,6 +2,7 @@ package promise
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -46,10 +47,10 @@ func (w *world) start(b *box) {
 		w.takeOver(b, net)
 	}
 	b.dead = false
-	if b.boot >= boot { // gossip shows it its own earlier report
+	if len(b.boots) > 0 && slices.Max(b.boots) >= boot { // gossip shows it its own earlier report
 		w.after(w.upTo(time.Second), event{kind: evRaise, box: int8(b.n), life: b.life})
 	}
-	b.boot = max(b.boot, boot)
+	b.boots = append(b.boots, boot)
 	if w.trace != nil {
 		w.note("%s has a process, with %s", b.id, w.Confs[b.conf].Lease)
 	}

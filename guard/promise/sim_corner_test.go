@@ -15,6 +15,7 @@ const (
 	restartShorter               // and by a longer lease than its own
 	restartAsking                // a process starts, and the one before still has promises
 	wallBack                     // the wall clock went back over a restart
+	bootTwice                    // two processes of a node have raised their boot id by one report
 	orphan                       // a withdrawal outlives the process that has ordered it
 	lastMoment                   // a withdrawal takes effect at the very end of its permit
 	lateAnswer                   // an answer to the round comes when a promise does not count any more
@@ -35,7 +36,7 @@ const (
 )
 
 var cornerNames = [corners]string{
-	"restart while bound", "restart while bound by a longer lease", "restart while promised", "wall clock back", "orphaned withdrawal",
+	"restart while bound", "restart while bound by a longer lease", "restart while promised", "wall clock back", "boot id raised twice by one report", "orphaned withdrawal",
 	"withdrawal at the last moment", "answer after the span", "message after a lease", "floor up meanwhile", "floor down meanwhile",
 	"roster changed meanwhile", "lease changed meanwhile", "terms changed meanwhile", "sibling stays", "left in its part", "left in one of many parts",
 	"forced while bound", "back while sick", "order waits", "clocks at both ends",

@@ -44,6 +44,32 @@ func TestStartedNodeThatWasForced(t *testing.T) {
 	}
 }
 
+// TestReleaseOfAnotherProcess: if the clock goes back over a restart, what the process
+// before has asked and given back may come late, and look newer.
+func TestReleaseOfAnotherProcess(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	b := r.nodes["b1"]
+	say := func(k Kind, round Round) []Message {
+		return b.Receive(r.now, Message{Kind: k, From: "a1", To: "b1", Prefix: net1, Round: round, Severity: edge.SeveritySick})
+	}
+	if out := say(Intent, Round{5, 1}); len(out) != 1 || out[0].Kind != Promise {
+		t.Fatalf("answer: %v", out)
+	}
+	if out := say(Intent, Round{9, 1}); len(out) != 1 || out[0].Kind != Nack {
+		t.Errorf("answer to the other process: %v", out)
+	}
+	say(Release, Round{9, 1})
+	if len(b.Bound(r.now)) != 1 {
+		t.Error("it is free of what the one counts on, by the release of the other")
+	}
+	if say(Release, Round{5, 1}); len(b.Bound(r.now)) != 0 {
+		t.Error("it is bound still")
+	}
+	if out := say(Intent, Round{9, 2}); len(out) != 1 || out[0].Kind != Promise {
+		t.Errorf("answer once it is free: %v", out)
+	}
+}
+
 // TestLeaseOfTheProcessBefore: it may have promised by a longer lease, or have been
 // promised for as long.
 func TestLeaseOfTheProcessBefore(t *testing.T) {

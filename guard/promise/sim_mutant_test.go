@@ -37,6 +37,8 @@ const (
 	givesUp               // a round that fails is the last
 	degradeLeaves         // the speaker takes a degraded prefix off the air
 	forgetsForce          // a restarted site does not know that it was forced
+	sameRounds            // two processes of a node may have the same boot id
+	mixesProcesses        // the release of one process frees of what was promised to another
 	mutants
 )
 
@@ -68,6 +70,8 @@ var proofs = [mutants]struct{ name, kinds string }{
 	givesUp:        {"gives up after one round", "l"},
 	degradeLeaves:  {"degrade withdraws", "k"},
 	forgetsForce:   {"forgets on restart that it was forced", "j"},
+	sameRounds:     {"same boot id after two restarts", "b"},
+	mixesProcesses: {"release of another process", "b"},
 }
 
 func (m mutant) String() string { return proofs[m].name }
@@ -76,7 +80,7 @@ func (m mutant) String() string { return proofs[m].name }
 // the whole point, a plan without shows nothing.
 func (m mutant) suits(p *plan) *plan {
 	switch m {
-	case noNonce, goneStays, forgets, countsItself, forgetsLease, forgetsForce, hasty, fromAnswer, believesView:
+	case noNonce, goneStays, forgets, countsItself, forgetsLease, forgetsForce, sameRounds, mixesProcesses, hasty, fromAnswer, believesView:
 		p.tighten()
 	}
 	c := &p.Confs[0]
@@ -109,6 +113,13 @@ func (m mutant) suits(p *plan) *plan {
 	case forgetsForce:
 		p.Orphans, p.Slow, c.Lease, c.Ask = true, true, time.Second, 300*time.Millisecond
 		p.forceEach(200 * time.Millisecond)
+	case sameRounds, mixesProcesses:
+		c.Lease, c.Ask, p.Twice, p.Again, p.For = time.Second, 300*time.Millisecond, 0.9, 8*time.Second, 20*time.Second
+		for node := range p.Nodes {
+			for i := range time.Duration(3) {
+				p.hit(fault{At: 2*time.Second + i*4*time.Second, Kind: faultCrash, Node: node, For: 50 * time.Millisecond, Back: time.Minute})
+			}
+		}
 	case givesUp:
 		p.Calm, p.For = 4*time.Second, 40*time.Second
 	}
@@ -226,6 +237,11 @@ func (w *world) mutate(b *box, m *Message) bool {
 		m.Round = s.round.id
 	case w.bug == fromAnswer && m.Kind == Promise && s.round != nil && s.round.id == m.Round:
 		s.round.asked[m.From] = b.clock(w.now)
+	case w.bug == mixesProcesses && m.Kind == Intent:
+		if o, ok := s.bound[m.From]; ok {
+			o.round.Boot = m.Round.Boot
+			s.bound[m.From] = o
+		}
 	case w.bug == ordersFirst && m.Kind == Intent:
 		m.Severity = max(m.Severity, edge.SeveritySick)
 	}

@@ -77,8 +77,8 @@ func (w *world) deliver(at int32) {
 	switch m.Kind {
 	case Promise:
 		w.meetPromise(b, &m)
-		if got := &b.spots[netOf(m.Prefix)].got[from]; m.Round.After(*got) {
-			*got = m.Round
+		if s := &b.spots[netOf(m.Prefix)]; m.Round == s.asks.round {
+			s.got[from] = m.Round
 		}
 	case Release:
 		w.released(&m)
@@ -263,6 +263,7 @@ func (w *world) becalm() {
 	for _, b := range w.boxes {
 		w.light(b)
 		w.start(b)
+		w.raise(b)
 		w.update(b, len(w.Confs)-1)
 	}
 }

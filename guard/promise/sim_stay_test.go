@@ -1,6 +1,7 @@
 package promise
 
 import (
+	"slices"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -140,6 +141,28 @@ func (w *world) ladder(b *box, net int) {
 	case !s.onAir && s.want == 0 && !rung.OnAir():
 		w.fail("r", "%s is to have %s %s, and is well", b.id, simNets[net], rung)
 	}
+}
+
+// raise has the box hear of an earlier process of its own: not always the last, as
+// long as the network is bad.
+func (w *world) raise(b *box) {
+	heard := slices.Max(b.boots)
+	if !w.calm {
+		heard = b.boots[w.rng.IntN(len(b.boots))]
+	}
+	if heard < b.node.boot || heard == b.node.boot && !w.calm {
+		return
+	}
+	to := heard + 1
+	if w.bug != sameRounds {
+		to += w.rng.Int64N(1 << 27)
+	}
+	b.node.RaiseBoot(to)
+	w.meet(wallBack)
+	if slices.ContainsFunc(b.boots, func(boot int64) bool { return boot > heard && boot-heard < 1<<28 }) {
+		w.meet(bootTwice)
+	}
+	b.boots = append(b.boots, to)
 }
 
 // comeBack announces a prefix again, and finds that nothing is in the way.

@@ -88,7 +88,7 @@ type box struct {
 	rate   float64
 	offset time.Duration
 	back   time.Duration // the wall clock is this much behind
-	boot   int64         // the last that it has used
+	boots  []int64       // that it has used
 	conf   int           // that it runs with
 	file   int           // that is on its disk
 	lease  time.Duration // the longest that it has ever run with
@@ -252,11 +252,7 @@ func (w *world) local(b *box, e event) {
 	case evAnswer:
 		w.answer(b, int(e.net), e.arg)
 	case evRaise:
-		if b.node.boot <= b.boot {
-			b.boot++
-			b.node.RaiseBoot(b.boot)
-			w.meet(wallBack)
-		}
+		w.raise(b)
 	case evBack:
 		w.comeBack(b, int(e.net))
 	case evBelieved:

@@ -52,7 +52,7 @@ func (n *Node) stands(now time.Time, s *seat) bool {
 
 // refusal says why this node does not promise; empty: it does.
 func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
-	switch {
+	switch b, bound := s.bound[m.From]; {
 	case s.leaving:
 		return "it is leaving"
 	case s.left:
@@ -63,6 +63,10 @@ func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
 		return "it has started a moment ago, and what it did before may still take effect"
 	case now.Before(s.unsure):
 		return "its own withdrawal failed a moment ago, with an outcome that is not known"
+	case bound && now.Before(b.until) && b.round.Boot != m.Round.Boot:
+		// Which process is the later one the ids do not tell if a clock went back, and
+		// the release of one must not free of what the other counts on.
+		return "it is bound to another process of the same node"
 	case (s.wish.Want || s.wish.Unfit) && !staysBefore(s.wish.Severity, n.self, m):
 		switch {
 		case s.wish.Severity == edge.SeverityDrain:
