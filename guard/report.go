@@ -154,20 +154,27 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	}
 }
 
+// raiseSpread is by how much boot ids that are raised differ, in nanoseconds: less
+// than a restart takes.
+const raiseSpread = 1 << 27
+
 // hearOfSelf finds out that the others hold a report of an earlier process of
 // this node for the newer one, since the clock went back over the restart. The
-// boot id is raised over it, or nobody would listen to this process.
+// boot id is raised over it, or nobody would listen to this process: by a length at
+// random, since a process in between may have been raised over the same report, and
+// answers to that one must not count for this.
 func (g *Guard) hearOfSelf(h head) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h.boot <= g.boot || h.boot > maxBoot-int64(time.Second) {
+	if h.boot <= g.boot || h.boot > maxBoot {
 		return
 	}
-	// By chance, so that a second restart, which hears of the same report and not
-	// of this process, is not taken for it.
-	over := h.boot + 1 + rand.Int64N(int64(time.Second))
-	g.log.Warn("the clock has gone back over the restart: boot id raised", "from", g.boot, "to", over)
-	g.boot = over
+	to := h.boot + 1
+	if to <= maxBoot-raiseSpread {
+		to += rand.Int64N(raiseSpread)
+	}
+	g.log.Warn("the clock has gone back over the restart: boot id raised", "from", g.boot, "to", to)
+	g.boot = to
 	g.core.RaiseBoot(g.boot)
 	if g.seq > 0 {
 		g.publish(g.own.report)

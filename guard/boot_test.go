@@ -1,0 +1,29 @@
+package guard
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// TestRaisedBootIsItsOwn: two processes that are raised over the same old report have
+// different boot ids, above it, or the answers to one would count for the other.
+func TestRaisedBootIsItsOwn(t *testing.T) {
+	f := newFleet(t, 1, 0)
+	seen := map[int64]bool{}
+	for range 5 {
+		g, err := New(Options{Self: "a", Roster: f.roster, Policy: quick, Keys: [][]byte{key1}, NodeKey: keyOf("a"), Bind: f.roster[0].Gossip, Held: func(netip.Prefix) bool { return true }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, heard := range []int64{10, maxBoot} {
+			g.boot = heard - 1
+			if g.hearOfSelf(head{boot: heard}); g.boot <= heard {
+				t.Errorf("boot id %d over %d", g.boot, heard)
+			}
+			if heard == 10 && seen[g.boot] {
+				t.Errorf("boot id %d twice", g.boot)
+			}
+			seen[g.boot] = true
+		}
+	}
+}
