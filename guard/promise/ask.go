@@ -183,7 +183,7 @@ func (n *Node) tally(now time.Time, s *seat) tally {
 	for id, p := range r.promised {
 		site := r.sites[id]
 		switch {
-		case !now.Before(p.until) || n.sites[id] != site:
+		case !now.Before(p.until) || n.sites[id] != site || site == "": // in the roster in between only
 		case site == n.site:
 			sibling = later(sibling, p.until)
 		default:

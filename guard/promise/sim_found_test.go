@@ -70,6 +70,36 @@ func TestReleaseOfAnotherProcess(t *testing.T) {
 	}
 }
 
+// TestInTheRosterInBetween: who was not in the roster when the round was opened, and is
+// not now, is not counted, though it was asked in between.
+func TestInTheRosterInBetween(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1", "c1")
+	a := r.nodes["a1"]
+	roster := func(names ...string) {
+		out, err := a.Update(r.now, rigSettings(1, names...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.deliver(out)
+	}
+	roster("a1", "b1")
+	r.cut["b1"] = true
+	r.wish("a1", edge.SeveritySick)
+	for a.seats[net1].round == nil {
+		r.pass(100 * time.Millisecond)
+	}
+	roster("a1", "b1", "c1")
+	for a.seats[net1].round != nil && len(a.seats[net1].round.promised) == 0 {
+		a.seats[net1].round.wide = false
+		r.pass(100 * time.Millisecond)
+	}
+	if len(a.seats[net1].round.promised) != 1 {
+		t.Fatal("c1 was not asked")
+	}
+	roster("a1", "b1")
+	r.want("a1", false)
+}
+
 // TestLeaseOfTheProcessBefore: it may have promised by a longer lease, or have been
 // promised for as long.
 func TestLeaseOfTheProcessBefore(t *testing.T) {
