@@ -50,6 +50,27 @@ func TestOrdersWait(t *testing.T) {
 			r.nodes["e1"].seats[net2].floor = 0
 			r.open("e1", net2, order)
 		}, "e1: 1 sites are leaving by an order already, and 1 may at a time"},
+		"for one that is well again, and leaving": {1, func(r *rig) {
+			r.open("e1", net2, sick)
+			for _, id := range []edge.NodeID{"b1", "c1"} {
+				clear(r.nodes[id].seats[net2].bound) // as after a restart
+			}
+			if _, err := r.nodes["e1"].Begin(r.now, net2); err != nil {
+				r.t.Fatal(err)
+			}
+			r.deliver(r.nodes["e1"].Wish(r.now, net2, Wish{}))
+		}, "it wants to leave for sickness itself"},
+		"for one that does not know whether it has left": {1, func(r *rig) {
+			r.open("e1", net2, sick)
+			for _, id := range []edge.NodeID{"b1", "c1"} {
+				clear(r.nodes[id].seats[net2].bound)
+			}
+			if _, err := r.nodes["e1"].Begin(r.now, net2); err != nil {
+				r.t.Fatal(err)
+			}
+			r.deliver(r.nodes["e1"].End(r.now, net2, false))
+			r.deliver(r.nodes["e1"].Wish(r.now, net2, Wish{}))
+		}, "it wants to leave for sickness itself"},
 		"not if it is not limited": {0, func(r *rig) { r.open("e1", net1, order); r.open("d1", net1, order) }, ""},
 		"not for its own site":     {1, func(r *rig) { r.open("a1", net2, order) }, ""},
 	} {
@@ -86,6 +107,23 @@ func (r *rig) open(id edge.NodeID, p netip.Prefix, severity int) {
 	if !r.nodes[id].Permit(r.now, p).OK {
 		r.t.Fatalf("%s: %+v", id, r.nodes[id].Permit(r.now, p))
 	}
+}
+
+// TestWhoHasPromisedWaits: also if nobody else knows of the sickness.
+func TestWhoHasPromisedWaits(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1", "c1")
+	a := r.nodes["a1"]
+	ask := Message{Kind: Intent, From: "c1", To: "a1", Prefix: net2, Round: Round{9, 1}, Severity: edge.SeveritySick}
+	if out := a.Receive(r.now, ask); len(out) != 1 || out[0].Kind != Promise {
+		t.Fatalf("answer: %v", out)
+	}
+	r.cut["c1"] = true
+	r.wishOf("a1", net1, edge.SeverityDrain)
+	r.pass(2 * time.Second)
+	r.want("a1", false, "c1 is leaving for sickness, and orders wait for that")
+	r.wishOf("a1", net1, edge.SeveritySick)
+	r.pass(2 * time.Second)
+	r.want("a1", true)
 }
 
 // TestSicknessDoesNotWait: no order keeps a sick site.

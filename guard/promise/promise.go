@@ -340,7 +340,7 @@ func (n *Node) Tick(now time.Time) []Message {
 		n.send(n.echoes[0].m)
 		n.echoes = n.echoes[1:]
 	}
-	over := 0
+	var over []netip.Prefix // taken out when all have been looked at
 	for _, p := range n.order {
 		s := n.seats[p]
 		n.lapse(now, s)
@@ -348,11 +348,13 @@ func (n *Node) Tick(now time.Time) []Message {
 		n.progress(now, s)
 		n.seek(now, s)
 		if s.retired && !s.wish.Want && s.idle(now) && !n.held(p) {
-			delete(n.seats, p)
-			over++
+			over = append(over, p)
 		}
 	}
-	if over > 0 {
+	for _, p := range over {
+		delete(n.seats, p)
+	}
+	if len(over) > 0 {
 		n.order = slices.DeleteFunc(n.order, func(p netip.Prefix) bool { return n.seats[p] == nil })
 	}
 	return n.flush()

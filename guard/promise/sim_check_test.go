@@ -196,7 +196,17 @@ func (w *world) checkOrders(b *box, m *Message) {
 // at a time than may.
 func (w *world) checkAtATime(b *box, o *order) {
 	c := &w.Confs[b.conf]
-	if w.now != o.begun || !o.planned || !w.clean() {
+	if w.now != o.begun || !o.planned {
+		return
+	}
+	for net := range b.spots {
+		for x, p := range b.spots[net].owes {
+			if p.life == b.life && !p.planned && b.clock(w.now).Before(p.until) && w.siteOf(c, x) != w.siteOf(c, b.n) {
+				w.fail("o", "%s leaves by an order, and has promised %s to stay, which is sick", b.id, simIDs[x])
+			}
+		}
+	}
+	if !w.clean() {
 		return
 	}
 	var leaving sites
@@ -204,7 +214,11 @@ func (w *world) checkAtATime(b *box, o *order) {
 		for net := range x.spots {
 			seat := x.node.seats[simNets[net]]
 			r := seat.round
-			if r == nil || !seat.granted || len(r.asked) == 0 || !x.node.tally(x.clock(w.now), seat).ok {
+			switch {
+			case r != nil && seat.granted && len(r.asked) > 0 && x.node.tally(x.clock(w.now), seat).ok:
+			case seat.failed != nil && len(seat.failed.asked) > 0:
+				r = seat.failed
+			default:
 				continue
 			}
 			if r.order() {

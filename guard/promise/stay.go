@@ -86,21 +86,17 @@ func (n *Node) unplanned(now time.Time, m Message) edge.Reason {
 	if m.Severity != edge.SeverityDrain {
 		return ""
 	}
+	if why := n.forSickness(now, n.sites[m.From]); why != "" {
+		return why
+	}
 	orders := map[edge.SiteID]bool{}
 	for _, p := range n.order {
 		s := n.seats[p]
 		if s.granted && s.round.order() && n.sites[m.From] != n.site {
 			orders[n.site] = true // this node itself: those that refuse it do not count it
 		}
-		if s.round != nil && s.wish.Severity > edge.SeverityDrain && n.sites[m.From] != n.site {
-			return "it wants to leave for sickness itself, and orders wait for that"
-		}
 		for to, b := range s.bound {
-			switch site := n.sites[to]; {
-			case !now.Before(b.until) || site == n.sites[m.From]:
-			case !b.planned:
-				return edge.Reason(fmt.Sprintf("%s is leaving for sickness, and orders wait for that", to))
-			default:
+			if site := n.sites[to]; now.Before(b.until) && site != n.sites[m.From] {
 				orders[site] = true
 			}
 		}
@@ -109,6 +105,29 @@ func (n *Node) unplanned(now time.Time, m Message) edge.Reason {
 		return edge.Reason(fmt.Sprintf("%d sites are leaving by an order already, and %d may at a time", len(orders), most))
 	}
 	return ""
+}
+
+// forSickness says who leaves any prefix for sickness, as far as this node knows, and
+// is not of this site.
+func (n *Node) forSickness(now time.Time, but edge.SiteID) edge.Reason {
+	for _, p := range n.order {
+		s := n.seats[p]
+		if s.sick() && but != n.site {
+			return "it wants to leave for sickness itself, and orders wait for that"
+		}
+		for to, b := range s.bound {
+			if now.Before(b.until) && n.sites[to] != but && !b.planned {
+				return edge.Reason(fmt.Sprintf("%s is leaving for sickness, and orders wait for that", to))
+			}
+		}
+	}
+	return ""
+}
+
+// sick says whether this node asks for leave for sickness, or is leaving for it: also
+// if it is well again meanwhile, or does not know whether it has left.
+func (s *seat) sick() bool {
+	return s.round != nil && (s.wish.Severity > edge.SeverityDrain || !s.round.order()) || s.failed != nil && !s.failed.order()
 }
 
 // staysBefore ranks a node that wants to leave against one that asks: the less
