@@ -47,7 +47,7 @@ func (w *world) checkLeave(b *box, net int, o *order) {
 		w.meet(bySibling)
 		return // a node of the same site stays: the site does
 	}
-	w.checkAtATime(b, o)
+	w.checkAtATime(b, net, o)
 	for _, n := range [2]need{o.needs, o.now} {
 		if got := promised.count(own); got < n.floor {
 			w.fail("b", "%s leaves %s with %d live promises of other sites, floor %d", b.id, simNets[net], got, n.floor)
@@ -194,9 +194,9 @@ func (w *world) checkOrders(b *box, m *Message) {
 // checkAtATime: where everybody is heard, nobody leaves by an order while a permit
 // for sickness is open that was so before the order was asked for, and no more sites
 // at a time than may.
-func (w *world) checkAtATime(b *box, o *order) {
+func (w *world) checkAtATime(b *box, net int, o *order) {
 	c := &w.Confs[b.conf]
-	if w.now != o.begun || !o.planned {
+	if w.now != o.begun || !o.planned || b.spots[net].wish.Severity > edge.SeverityDrain { // it has fallen sick since it asked
 		return
 	}
 	for net := range b.spots {

@@ -181,7 +181,7 @@ func (p *plan) settings(c *conf) Settings {
 // come more often: what can go wrong mostly can with few, and sooner.
 func randomPlan(seed uint64) *plan {
 	d := newDraw(seed)
-	p := &plan{Seed: seed, Sites: 3 + min(d.IntN(maxSites-2), d.IntN(maxSites-2)), Nets: 1, For: 5*time.Second + d.upTo(5*time.Second)}
+	p := &plan{Seed: seed, Sites: 3 + min(d.IntN(maxSites-2), d.IntN(maxSites-2)), Nets: 1, For: 4*time.Second + d.upTo(4*time.Second)}
 	if !d.oneIn(4) {
 		p.Sites, p.For = 3+min(p.Sites-3, d.IntN(maxSites-2)), p.For/2
 	}
