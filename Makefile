@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -75,6 +75,11 @@ sim-flapping: ## a day of dependencies that flap, in virtual time: how often the
 sim-guard: ## a million schedules of the guard in virtual time; writes out/bench/sim-guard.json
 	mkdir -p out/bench
 	$(GO) test -count=1 -v -timeout 60m -run '^TestSimGuard$$' ./guard/promise -args -schedules 1000000 -sim-guard $(CURDIR)/out/bench/sim-guard.json
+
+model: ## the model of the guard's protocol in all its forms, also those that take minutes and gigabytes; writes out/bench/model.json
+	sh test/install.sh test
+	mkdir -p out/bench
+	$(GO) test -v -count=1 -timeout 60m ./test/model -args -long -figures $(CURDIR)/out/bench/model.json
 
 clean: ## remove out
 	rm -rf out

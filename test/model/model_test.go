@@ -1,0 +1,241 @@
+package model
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var (
+	long    = flag.Bool("long", false, "check also the forms that take minutes and gigabytes")
+	figures = flag.String("figures", "", "file for the numbers of states")
+)
+
+// form is a shape of the model that is checked whole.
+type form struct {
+	name string
+	defs string
+	slow bool // only with -long
+	run  search
+}
+
+// Hash is about as many bits as the form has states, Memory leaves half again as much
+// as it takes: a model that has grown fails, and does not take the machine.
+func forms() []form {
+	return []form{
+		{name: "(3,1)", defs: "N=3 K=1", run: search{hash: 22, memory: 1 << 10}},
+		{name: "(3,2)", defs: "N=3 K=2", run: search{hash: 22, memory: 1 << 10}},
+		{name: "(3,1) reduced, speaker", defs: "N=3 K=1 REDUCED SPEAKER", run: search{hash: 21, memory: 1 << 10}},
+		{name: "(3,2) reduced, speaker", defs: "N=3 K=2 REDUCED SPEAKER", run: search{hash: 21, memory: 1 << 10}},
+		{name: "(4,2) reduced, one round", defs: "N=4 K=2 R=1 REDUCED", run: search{hash: 20, memory: 1 << 10}},
+		{name: "(4,2) reduced", defs: "N=4 K=2 REDUCED", slow: true, run: search{hash: 23, memory: 2 << 10}},
+		{name: "(3,1) speaker", defs: "N=3 K=1 SPEAKER", slow: true, run: search{hash: 24, memory: 4 << 10}},
+		{name: "(3,2) speaker", defs: "N=3 K=2 SPEAKER", slow: true, run: search{hash: 22, memory: 1 << 10}},
+		{name: "(4,2) reduced, speaker, one round", defs: "N=4 K=2 R=1 REDUCED SPEAKER", slow: true, run: search{hash: 23, memory: 2 << 10}},
+	}
+}
+
+// rules are the assertions of the model.
+func rules() []string {
+	return []string{"floorHolds", "promisesLive", "neverBound", "notOwing", "allReturn", "allFree"}
+}
+
+// TestEveryOrderOfEvents: no rule is broken in any form, everything was tried, and
+// there is no step of the model that is never taken.
+func TestEveryOrderOfEvents(t *testing.T) {
+	var mu sync.Mutex
+	found := map[string]verdict{}
+	t.Run("forms", func(t *testing.T) {
+		for _, f := range forms() {
+			if f.slow && !*long {
+				continue
+			}
+			t.Run(f.name, func(t *testing.T) {
+				t.Parallel()
+				f.run.defs = strings.Fields(f.defs)
+				v := f.run.check(t)
+				t.Logf("%d states in %.1f s, %d MiB", v.states, v.took.Seconds(), v.memory)
+				switch {
+				case v.errors != 0:
+					t.Errorf("%s is broken:\n%s", v.broken, v.story)
+				case v.partial != "":
+					t.Errorf("not everything was tried: %s", v.partial)
+				case len(v.unreached) > 0:
+					t.Errorf("steps that are never taken:\n%s", strings.Join(v.unreached, "\n"))
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				found[f.name] = v
+			})
+		}
+	})
+	if *figures != "" && !t.Failed() {
+		write(t, *figures, found)
+	}
+}
+
+// figure is one line of a file in out/bench.
+type figure struct {
+	Name    string  `json:"name"`
+	Value   float64 `json:"value"`
+	Unit    string  `json:"unit"`
+	Against string  `json:"against"`
+	Ratio   float64 `json:"ratio"`
+}
+
+func write(t *testing.T, file string, found map[string]verdict) {
+	var all []figure
+	for _, f := range forms() {
+		if v, ok := found[f.name]; ok {
+			all = append(all, figure{Name: f.name + ": states", Value: float64(v.states), Unit: "1"},
+				figure{Name: f.name + ": time", Value: v.took.Seconds(), Unit: "s"},
+				figure{Name: f.name + ": violations", Value: float64(v.errors), Unit: "1"})
+		}
+	}
+	b, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFormsGetFar: in every form a site that has crashed leaves later, in its last
+// round, and as many others are gone then as may be. A model in which nobody leaves
+// would break no rule.
+func TestFormsGetFar(t *testing.T) {
+	for _, f := range forms() {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			v := soon(f.defs, "WITNESS").check(t)
+			if v.broken != "nobodyLeaves" {
+				t.Errorf("got %d errors, of %q: want one of nobodyLeaves\n%s", v.errors, v.broken, v.story)
+			}
+		})
+	}
+}
+
+// mutant is a rule to break.
+type mutant struct {
+	name  string
+	forms []string // the smallest that show it
+}
+
+func mutants() []mutant {
+	plain := []string{"N=3 K=1", "N=4 K=2 REDUCED"}
+	speaker := []string{"N=3 K=1 SPEAKER", "N=4 K=2 REDUCED SPEAKER"}
+	return []mutant{
+		{"NO_ROUND", plain},
+		{"RELEASE_ANY_ROUND", plain},
+		{"OLD_QUESTION", plain[:1]}, // reduced, nobody hears one
+		{"FROM_ANSWER", plain},
+		{"COUNTS_ITSELF", plain},
+		{"COUNTS_COPIES", []string{"N=3 K=2", plain[1]}}, // of one promise two copies are no less
+		{"IGNORES_BINDING", plain},
+		{"NO_DEADLINE", plain},
+		{"EARLY_RELEASE", plain},
+		{"FAILED_RELEASES", speaker},
+		{"LEAVING_PROMISES", plain},
+		{"FAILED_PROMISES", speaker},
+		{"WITHDRAWN_PROMISES", speaker},
+		{"BELIEVES_STALE", speaker},
+		{"PROMISES_OFF_AIR", plain},
+		{"FORGETS", plain},
+		{"STARTED_PROMISES", plain},
+		{"RETURN_ASKS", plain},
+		{"CLOCKS_DIFFER", plain},
+	}
+}
+
+// simulated are the mutants that need what the model has not, by the names that
+// guard/promise has for them.
+func simulated() []string {
+	return []string{
+		"two nodes of a site count twice", "ignores terms", "floor lowered in an open round",
+		"forgets the longer lease on restart", "orders do not wait for sickness",
+	}
+}
+
+func TestMutantsAreCaught(t *testing.T) {
+	for _, m := range mutants() {
+		for _, form := range m.forms {
+			t.Run(m.name+" "+form, func(t *testing.T) {
+				t.Parallel()
+				v := soon(form, m.name).check(t)
+				if v.errors == 0 || !slices.Contains(rules(), v.broken) {
+					t.Errorf("lives: %d states, %d errors, of %q", v.states, v.errors, v.broken)
+				}
+				t.Logf("breaks %s, found after %d states", v.broken, v.states)
+			})
+		}
+	}
+}
+
+// soon is a search for what is found after few states.
+func soon(form, more string) search {
+	return search{defs: append(strings.Fields(form), more), hash: 20, memory: 1 << 10, quick: true}
+}
+
+// TestSearchCutShort: one that has no room for all states is no proof.
+func TestSearchCutShort(t *testing.T) {
+	v := search{defs: []string{"N=3", "K=1"}, hash: 18, memory: 20, quick: true}.check(t)
+	if v.errors != 0 || v.partial == "" {
+		t.Errorf("in 20 MiB: %d states, %d errors, cut short: %q", v.states, v.errors, v.partial)
+	}
+}
+
+// TestNoMutantIsForgotten: those of the model are in the list, those that are left to
+// the simulator are in it, and doc.go names all.
+func TestNoMutantIsForgotten(t *testing.T) {
+	doc, model := read(t, "doc.go"), read(t, source)
+	listed := []string{"N", "R", "SPEAKER", "REDUCED", "WITNESS"}
+	for _, m := range mutants() {
+		listed = append(listed, m.name)
+		if !strings.Contains(doc, "\t"+m.name+" ") {
+			t.Errorf("doc.go does not say what %s is", m.name)
+		}
+		if !strings.Contains(model, m.name) {
+			t.Errorf("%s has no mutant %s: what is caught there is something else", source, m.name)
+		}
+	}
+	for _, line := range regexp.MustCompile(`(?m)^#\s*(?:el)?if.*$`).FindAllString(model, -1) {
+		for _, word := range regexp.MustCompile(`[A-Z][A-Z_]*`).FindAllString(line, -1) {
+			if !slices.Contains(listed, word) {
+				t.Errorf("%s: %s is not in the list of mutants", source, word)
+			}
+		}
+	}
+	tests, err := filepath.Glob("../../guard/promise/*_test.go")
+	if err != nil || len(tests) == 0 {
+		t.Fatalf("the simulator is not in guard/promise any more: %v", err)
+	}
+	var simulator strings.Builder
+	for _, name := range tests {
+		simulator.WriteString(read(t, name))
+	}
+	for _, name := range simulated() {
+		if !strings.Contains(simulator.String(), fmt.Sprintf("%q", name)) {
+			t.Errorf("neither the model nor the simulator has the mutant %q", name)
+		}
+		if !strings.Contains(doc, "\t"+name+"\n") {
+			t.Errorf("doc.go does not name %q", name)
+		}
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
