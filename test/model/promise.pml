@@ -36,26 +36,41 @@
  *   is kept in owed, for the assertions. Its RELEASEs may go out or not.
  * - "held" is what the speaker was last seen to hold: what is true, or with SPEAKER
  *   what was true a little before, but never for so long as a lease.
- * - Sites but 0 are alike, too: those that ask do so for the first time in the
- *   order of their numbers.
  *
- * Not in it: sites of several nodes, changes of the configuration, force.
+ * Not in it: sites of several nodes, changes of the configuration, force, and that
+ * a site loses its sessions (who has promised is excused then).
  *
  * SPEAKER adds that withdrawals fail or seem to, are confirmed late, and that what
  * is read back is late. Without it, effect and End are one step.
  *
- * REDUCED, for four sites, leaves out what can only hold a site back: when a round
- * is over, those bound by it hear of that at once, and a question whose round is
- * over is not heard. A site bound by a round that is over can do nothing that a
- * free one cannot; no rule and no assertion asks for such a binding; and what else
- * an old question does (its hearer gives up its round) may happen anyway. With
- * three sites all is done without it.
+ * Two ways to have fewer states lose nothing:
+ *
+ * SORTED takes states for one that differ but in the numbers of the sites 1 to N-1.
+ * Nothing tells these sites apart, and all processes are at the same place.
+ *
+ * REDUCED forgets dead questions. One is dead when its round is over or when it is
+ * aged: no promise for it is counted, now or later. At its death those who are
+ * bound by it (or owe for it, after the crash) are free at once; nobody hears it,
+ * and it is forgotten who did. Let f(s) be state s of the whole model without what
+ * belongs to dead questions. Then each step of the whole model from s to t is a step
+ * of the reduced one from f(s) to f(t), or f(s) is f(t):
+ * - To hear a dead question binds by it, which f forgets, and ends the hearer's own
+ *   round, which may happen at any time. RELEASE, lapse and the end of a debt are of
+ *   dead questions only, so f does not see them.
+ * - For all else being bound, or owing, can only forbid: who may do it in s may in
+ *   f(s). Nothing asks whether a question was heard but hearing it again.
+ * So what breaks floorHolds in the whole model breaks it in the reduced one, and so
+ * does what breaks promisesLive: to be bound by an aged question counts in the whole
+ * model only. neverBound and notOwing say less when reduced: nothing of promises for
+ * dead questions, which the whole forms of three sites say. KEEP puts every f(s) into
+ * a file: model_test.go compares those of the whole model with the states of the
+ * reduced one.
  */
 #ifndef R
 #define R 2
 #endif
 #if R > 2
-#error "a site hears of two rounds only: see WITH"
+#error "a site hears of two rounds only: see HEARS_TWO"
 #endif
 
 #define me (_pid - 1) /* process 0 is init */
@@ -67,11 +82,15 @@
 
 /* asking: a round is open; leaving: between Begin and End; failed: that withdrawal
    may take effect yet; orphan: so may one of the process before. */
-mtype = { idle, asking, leaving, failed, orphan };
+#define idle    0
+#define asking  1
+#define leaving 2
+#define failed  3
+#define orphan  4
 
 /* As the asker. */
 byte  round[N];      /* the last that it has opened; 0: none */
-mtype phase[N];
+byte  phase[N];
 bool  pending[N];    /* a request to the speaker that has had no effect so far */
 bool  aged[N*N];     /* LINK(asker, asked): its Span has passed */
 byte  sent[N*N];     /* LINK(asker, asked): the round of the PROMISE in the network; 0: none */
@@ -90,6 +109,120 @@ byte  seen[N*N];     /* LINK(asked, asker): the latest round answered */
 bool  crashed;
 bool  quiet;
 byte  owed[N];       /* the rounds that the process before was bound by, and would be still */
+
+/* ---- States that are taken for one; see the head. ---- */
+
+/* The end of each step, and of what else must happen somewhere: a line of output if it
+   has. What spin calls unreached knows nothing of what is inside of a d_step. */
+#ifdef SORTED
+#define done(what) c_code { REACHED(what) sortSites(); }
+#define happens(what) c_code { REACHED(what) }
+#define REACHED(what) static int once; if (!once++) printf("reached: %s\n", #what);
+#else
+#define done(what) skip
+#define happens(what) skip
+#endif
+
+#ifdef SORTED
+c_code {
+/* A state in short: what each site has, and what each pair. */
+struct brief { unsigned site[N]; uchar link[N][N]; };
+
+static void take(struct brief *b) {
+	for (int i = 0; i < N; i++) {
+		b->site[i] = now.phase[i] | now.round[i] << 3 | now.pending[i] << 5 | now.on[i] << 6 |
+			now.held[i] << 7 | now.left[i] << 8 | now.absent[i] << 9 | now.owed[i] << 10;
+		for (int j = 0; j < N; j++)
+			b->link[i][j] = now.aged[i*N+j] | now.sent[i*N+j] << 1 | now.bound[i*N+j] << 3 | now.seen[i*N+j] << 5;
+	}
+}
+
+/* Which numbering of the sites but 0 gives the least. */
+static const uchar *least(const struct brief *b) {
+	static const uchar as[][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {0, 1, 3, 2}, {0, 3, 2, 1}, {0, 2, 3, 1}, {0, 3, 1, 2}};
+	const uchar *x = as[0];
+	for (int p = 1; p < (N > 3 ? 6 : 2); p++) {
+		const uchar *y = as[p];
+		int d = 0;
+		for (int i = 1; i < N && !d; i++)
+			d = (int)b->site[y[i]] - (int)b->site[x[i]];
+		for (int i = 0; i < N && !d; i++)
+			for (int j = 0; j < N && !d; j++)
+				d = b->link[y[i]][y[j]] - b->link[x[i]][x[j]];
+		if (d < 0)
+			x = y;
+	}
+	return x;
+}
+
+#ifdef KEEP
+/* f(s) of the head, into the file KEEP: each once. */
+static void keep(struct brief b) {
+	static uchar *known[1 << 20];
+	static FILE *file;
+	static int kept;
+	uchar rec[1 + 2*N + N*N], *r = rec;
+	unsigned h = 5381;
+	for (int i = 0; i < N; i++) /* the asker */
+		for (int j = 0; j < N; j++) { /* the asked */
+			unsigned n = b.site[i] >> 3 & 3, dead = (b.site[i] & 7) == idle || b.link[i][j] & 1;
+			if (dead || (b.link[j][i] >> 3 & 3) != n)
+				b.link[j][i] &= ~(3 << 3);
+			if (dead || (b.link[j][i] >> 5 & 3) != n)
+				b.link[j][i] &= ~(3 << 5);
+			if (j == 0 && (dead || (b.site[i] >> 10 & 3) != n))
+				b.site[i] &= ~(3 << 10);
+		}
+	const uchar *x = least(&b);
+	*r++ = now.crashed | now.quiet << 1;
+	for (int i = 0; i < N; i++) {
+		*r++ = b.site[x[i]], *r++ = b.site[x[i]] >> 8;
+		for (int j = 0; j < N; j++)
+			*r++ = b.link[x[i]][x[j]];
+	}
+	for (size_t i = 0; i < sizeof rec; i++)
+		h = (h ^ rec[i]) * 16777619;
+	h ^= h >> 15;
+	for (;; h++) {
+		uchar **at = &known[h % (1 << 20)];
+		if (*at && memcmp(*at, rec, sizeof rec) != 0)
+			continue;
+		if (*at)
+			return;
+		*at = memcpy(malloc(sizeof rec), rec, sizeof rec);
+		break;
+	}
+	if (++kept > 3 << 18) { /* a search in a full table has no end */
+		printf("too many to keep\n");
+		exit(1);
+	}
+	if (!file)
+		file = fopen("kept", "w");
+	fwrite(rec, sizeof rec, 1, file);
+}
+#endif
+
+static void sortSites(void) {
+	struct brief b;
+	take(&b);
+#ifdef KEEP
+	keep(b);
+#endif
+	const uchar *x = least(&b);
+	if (x[1] == 1 && x[2] == 2)
+		return;
+	for (int i = 0; i < N; i++) {
+		unsigned s = b.site[x[i]];
+		now.phase[i] = s & 7; now.round[i] = s >> 3 & 3; now.pending[i] = s >> 5 & 1; now.on[i] = s >> 6 & 1;
+		now.held[i] = s >> 7 & 1; now.left[i] = s >> 8 & 1; now.absent[i] = s >> 9 & 1; now.owed[i] = s >> 10 & 3;
+		for (int j = 0; j < N; j++) {
+			uchar l = b.link[x[i]][x[j]];
+			now.aged[i*N+j] = l & 1; now.sent[i*N+j] = l >> 1 & 3; now.bound[i*N+j] = l >> 3 & 3; now.seen[i*N+j] = l >> 5 & 3;
+		}
+	}
+}
+}
+#endif
 
 /* ---- Rules. Beside each stands what a mutant makes of it. ---- */
 
@@ -130,22 +263,21 @@ byte  owed[N];       /* the rounds that the process before was bound by, and wou
 #define inTime(i) enough(i)
 #endif
 
-#define inTurn(i) (i < 2 || round[i] > 0 || round[i-1] > 0)
 #ifdef RETURN_ASKS
 #define maySeek(i) (phase[i] == idle && !isQuiet(i) && !boundTo(i))
 #define mayReturn(i) (phase[i] == asking && enough(i))
 #else
-#define maySeek(i) (phase[i] == idle && held[i] && !bar(i))
+#define maySeek(i) (phase[i] == idle && !bar(i))
 #define mayReturn(i) (phase[i] != leaving) /* edged waits for the end of that */
 #endif
 
 /* refusal of stay.go. */
-#ifdef WITHDRAWN_PROMISES
+#if defined(WITHDRAWN_PROMISES) || defined(BELIEVES_HELD)
 #define hasLeft(i) 0
 #else
 #define hasLeft(i) left[i]
 #endif
-#ifdef PROMISES_OFF_AIR
+#if defined(WITHDRAWN_PROMISES) || defined(PROMISES_OFF_AIR)
 #define isHeld(i) 1
 #else
 #define isHeld(i) held[i]
@@ -169,7 +301,7 @@ byte  owed[N];       /* the rounds that the process before was bound by, and wou
 
 /* Site i may hear question r of site o: it was put, and none as late was answered. */
 #ifdef REDUCED
-#define put(o, r) (r == round[o] && phase[o] != idle)
+#define put(o, r) (r == round[o] && phase[o] != idle && !aged[LINK(o, me)])
 #else
 #define put(o, r) (r <= round[o])
 #endif
@@ -203,8 +335,12 @@ byte  owed[N];       /* the rounds that the process before was bound by, and wou
 
 /* ---- What must hold. The names are for what spin prints, and no part of a state. ---- */
 
-hidden byte floorHolds, promisesLive, neverBound, notOwing, nobodyLeaves;
+hidden byte floorHolds, promisesLive, neverBound, notOwing;
 hidden byte allReturn, allFree;
+hidden byte nobodyLeaves, nobodyLeavesAgain;
+#ifdef WITNESS_AGAIN
+bool before[N]; /* has left by an earlier round */
+#endif
 
 #define announces(i, j) ((i) != (j) && on[j])
 #define stays(i, j) (on[j] && (bound[LINK(j, i)] == round[i] || (j) == 0 && owed[i] == round[i]))
@@ -220,21 +356,26 @@ inline check() {
 	assert(neverBound);
 	notOwing = COUNT(owes, me) == 0;      /* nor by the process before */
 	assert(notOwing)
-#ifdef WITNESS
-	/* No rule: that this is broken shows that the model gets as far as this. */
+	/* No rules: that they are broken shows that the model gets as far as this. */
+#if defined(WITNESS)
 	; nobodyLeaves = !(me == 0 && crashed && round[0] == R && COUNT(announces, 0) == K);
 	assert(nobodyLeaves)
+#elif defined(WITNESS_AGAIN)
+	; nobodyLeavesAgain = !(before[me] && round[me] == R && COUNT(announces, me) == K);
+	assert(nobodyLeavesAgain);
+	before[me] = true
 #endif
 }
 
 /* ---- Steps. ---- */
 
+/* The question of this site to site j is dead from here. */
 #ifdef REDUCED
-#define hearRelease(j) \
-	if :: bound[LINK(j, me)] == round[me] -> bound[LINK(j, me)] = 0 :: else fi; \
-	seen[LINK(j, me)] = 0
+#define dies(j) \
+	bound[LINK(j, me)] = 0; seen[LINK(j, me)] = 0; \
+	if :: j == 0 -> owed[me] = 0 :: else fi
 #else
-#define hearRelease(j) skip
+#define dies(j) skip
 #endif
 
 /* An answer that could only be dropped, as stale_round, is not kept. */
@@ -252,7 +393,7 @@ inline close() {
 	phase[me] = idle; pending[me] = false;
 	aged[LINK(me, PEER(1))] = false; aged[LINK(me, PEER(2))] = false; aged[LINK(me, PEER(3))] = false;
 	dropStale(PEER(1)); dropStale(PEER(2)); dropStale(PEER(3));
-	hearRelease(PEER(1)); hearRelease(PEER(2)); hearRelease(PEER(3))
+	dies(PEER(1)); dies(PEER(2)); dies(PEER(3))
 }
 
 /* onIntent: bound first, answered after. */
@@ -260,7 +401,7 @@ inline promise(o, r) {
 	printf("site %d promises site %d, round %d\n", me, o, r);
 	seen[LINK(me, o)] = r; bound[LINK(me, o)] = r;
 	if :: isFresh(o, r) -> sent[LINK(o, me)] = r :: else fi;
-	if :: phase[me] == asking -> close() :: else fi
+	if :: phase[me] == asking -> close(); happens(promises and gives up) :: else fi
 }
 
 #ifdef BELIEVES_STALE
@@ -272,7 +413,7 @@ inline promise(o, r) {
 inline gone() {
 	if
 	:: left[me] && !held[me] -> absent[me] = true
-	:: left[me] && held[me] && believed(me) -> left[me] = false; absent[me] = false
+	:: left[me] && held[me] && believed(me) -> left[me] = false; absent[me] = false; happens(is back)
 	:: else
 	fi
 }
@@ -287,7 +428,7 @@ inline readBack() { held[me] = on[me]; gone() }
 
 inline withdraw() {
 	printf("site %d LEAVES\n", me);
-	check();
+	if :: on[me] -> check(); happens(leaves the air) :: else -> happens(withdraws what is not there) fi; /* one that is not there has no effect */
 	on[me] = false; pending[me] = false
 #ifndef SPEAKER
 	; if :: phase[me] == leaving -> left[me] = true; close() :: else fi;
@@ -303,24 +444,39 @@ inline crash() {
 #ifndef FORGETS
 	quiet = true;
 #endif
-	if :: pending[me] -> phase[me] = orphan :: else -> close() fi;
+	if :: pending[me] -> phase[me] = orphan; happens(crashes while it withdraws) :: else -> close() fi;
 	left[me] = false; absent[me] = false; held[me] = on[me];
 	forget(PEER(1)); forget(PEER(2)); forget(PEER(3))
 }
 
+/* What becomes of promises to site o. */
+#if defined(REDUCED) && !defined(MUTANT) /* there is nothing to free */
+#define FREES(o)
+#else
+#define FREES(o) \
+	:: d_step { isBound(me, o) && frees(o, bound[LINK(me, o)]) -> \
+		printf("site %d hears RELEASE(%d) of site %d\n", me, bound[LINK(me, o)], o); bound[LINK(me, o)] = 0; done(hears a release) } \
+	:: d_step { isBound(me, o) && ranOut(me, o, bound[LINK(me, o)]) -> \
+		printf("site %d: the lease for round %d of site %d runs out\n", me, bound[LINK(me, o)], o); bound[LINK(me, o)] = 0; done(lets a lease run out) } \
+	:: d_step { owes(me, o) && (frees(o, owed[o]) || ranOut(me, o, owed[o])) -> \
+		printf("site %d: what it owed site %d is over\n", me, o); owed[o] = 0; done(owes no longer) }
+#endif
+
+#if R > 1
+#define HEARS_TWO(o) \
+	:: d_step { put(o, 2) && isNew(me, o, 2) && !refusal(me) -> promise(o, 2); done(promises round two) }
+#else
+#define HEARS_TWO(o)
+#endif
+
 /* All there is between a site and another one. The text is for the replay of what
    spin has found. */
 #define WITH(o) \
-	:: d_step { put(o, 1) && isNew(me, o, 1) && !refusal(me) -> promise(o, 1) } \
-	:: d_step { put(o, 2) && isNew(me, o, 2) && !refusal(me) -> promise(o, 2) } \
-	:: d_step { isBound(me, o) && frees(o, bound[LINK(me, o)]) -> \
-		printf("site %d hears RELEASE(%d) of site %d\n", me, bound[LINK(me, o)], o); bound[LINK(me, o)] = 0 } \
-	:: d_step { isBound(me, o) && ranOut(me, o, bound[LINK(me, o)]) -> \
-		printf("site %d: the lease for round %d of site %d runs out\n", me, bound[LINK(me, o)], o); bound[LINK(me, o)] = 0 } \
+	:: d_step { put(o, 1) && isNew(me, o, 1) && !refusal(me) -> promise(o, 1); done(promises round one) } \
+	HEARS_TWO(o) \
 	:: d_step { phase[me] != idle && sent[LINK(me, o)] == round[me] && !aged[LINK(me, o)] -> \
-		printf("site %d: its question to site %d grows old\n", me, o); aged[LINK(me, o)] = true } \
-	:: d_step { owes(me, o) && (frees(o, owed[o]) || ranOut(me, o, owed[o])) -> \
-		printf("site %d: what it owed site %d is over\n", me, o); owed[o] = 0 }
+		printf("site %d: its question to site %d grows old\n", me, o); aged[LINK(me, o)] = true; dies(o); done(has a question grow old) } \
+	FREES(o)
 
 proctype site() {
 end:
@@ -331,29 +487,29 @@ end:
 	WITH(PEER(3))
 #endif
 	/* seek */
-	:: d_step { maySeek(me) && round[me] < R && inTurn(me) ->
-		round[me]++; phase[me] = asking; printf("site %d asks, round %d\n", me, round[me]) }
+	:: d_step { maySeek(me) && round[me] < R ->
+		round[me]++; phase[me] = asking; printf("site %d asks, round %d\n", me, round[me]); done(asks) }
 	/* close, whatever the cause */
-	:: d_step { phase[me] == asking -> close() }
+	:: d_step { phase[me] == asking -> close(); done(gives up) }
 	/* Begin */
-	:: d_step { permit(me) -> phase[me] = leaving; pending[me] = true; printf("site %d has leave\n", me) }
+	:: d_step { permit(me) -> phase[me] = leaving; pending[me] = true; printf("site %d has leave\n", me); done(has leave) }
 	/* the effect */
-	:: d_step { pending[me] && inTime(me) -> withdraw() }
+	:: d_step { pending[me] && inTime(me) -> withdraw(); done(withdraws) }
 #ifdef SPEAKER
 	/* End, after a success and after an error; the end of the permit */
-	:: d_step { phase[me] == leaving && !on[me] -> left[me] = true; close(); gone() }
-	:: d_step { phase[me] == leaving -> phase[me] = failed; printf("site %d: its withdrawal seems to fail\n", me) }
-	:: d_step { (phase[me] == failed || phase[me] == orphan) && !enough(me) -> close(); readBack() }
-	:: d_step { held[me] != on[me] -> readBack(); printf("site %d reads back %d\n", me, held[me]) }
+	:: d_step { phase[me] == leaving && !on[me] -> left[me] = true; close(); gone(); done(confirms) }
+	:: d_step { phase[me] == leaving -> phase[me] = failed; printf("site %d: its withdrawal seems to fail\n", me); done(seems to fail) }
+	:: d_step { (phase[me] == failed || phase[me] == orphan) && !enough(me) -> close(); readBack(); done(is past its permit) }
+	:: d_step { held[me] != on[me] -> readBack(); printf("site %d reads back %d\n", me, held[me]); done(reads back) }
 	/* A lease after the withdrawal what was read back is newer than it. */
-	:: d_step { left[me] && held[me] && on[me] -> left[me] = false; absent[me] = false }
+	:: d_step { left[me] && held[me] && on[me] -> left[me] = false; absent[me] = false; done(believes after a lease) }
 #else
-	:: d_step { (phase[me] == leaving || phase[me] == orphan) && !enough(me) -> close() }
+	:: d_step { (phase[me] == leaving || phase[me] == orphan) && !enough(me) -> close(); done(is past its permit) }
 #endif
 	/* It comes back, which asks nobody. */
-	:: d_step { !on[me] && mayReturn(me) -> on[me] = true; readSoon(); printf("site %d announces\n", me) }
-	:: d_step { me == 0 && !crashed -> crash() }
-	:: d_step { isQuiet(me) && !COUNT(owes, me) -> quiet = false; printf("site %d may ask again\n", me) }
+	:: d_step { !on[me] && mayReturn(me) -> on[me] = true; readSoon(); printf("site %d announces\n", me); done(returns) }
+	:: d_step { me == 0 && !crashed -> crash(); done(crashes) }
+	:: d_step { isQuiet(me) && !COUNT(owes, me) -> quiet = false; printf("site %d may ask again\n", me); done(is quiet no longer) }
 	od
 }
 
@@ -369,8 +525,9 @@ init {
 	atomic {
 		start(0); start(1); start(2);
 #if N > 3
-		start(3)
+		start(3);
 #endif
+		done(starts)
 	};
 	/* When nothing can happen any more, all are on the air and free: nobody is ever
 	   kept from coming back, and no promise binds for ever. */
