@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ bench-health: ## 2,000 probes a second beside HAProxy and the bare system calls;
 reload-storm: ## 1,000 configuration reloads of a box with two routers: no session resets, nothing withdrawn, no request lost
 	sh test/install.sh test
 	$(GO) test -v -count=1 -timeout 30m -run '^TestReloadStorm$$' ./test/e2e -args -reloads 1000
+
+lab-floor: ## nine sites in the lab break at once, 50 times, half of them under a partition: never fewer than the floor at the routers; writes out/bench/floor.json
+	sh test/install.sh test
+	mkdir -p out/bin out/bench
+	$(GO) build -buildvcs=$(VCS) -o out/bin/floor ./test/floor
+	@exec out/bin/floor
 
 sim-flapping: ## a day of dependencies that flap, in virtual time: how often the routers hear of it; writes out/bench/flapping.json
 	mkdir -p out/bench

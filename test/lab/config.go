@@ -57,7 +57,7 @@ func pace(every time.Duration, fall int) string {
 // renderConfig makes the configuration of a box whose folder is dir.
 func renderConfig(t *Topology, p *plan, s *secrets, b *boxPlan, dir string) (string, error) {
 	d := configData{
-		Dir: dir, Uplink: uplink, Box: b, Boxes: p.boxes, ASN: boxASN, MinSites: min(1, len(t.Sites)-1),
+		Dir: dir, Uplink: uplink, Box: b, Boxes: p.boxes, ASN: boxASN, MinSites: cmp.Or(t.MinSites, min(1, len(t.Sites)-1)),
 		Management: ManagementPort, Gossip: gossipPort, Health: healthPort,
 		Prefix4: Prefix4, Prefix6: Prefix6, VIP4: VIP4, VIP6: VIP6, EchoVIP: EchoVIP, EchoPort: EchoPort, DownloadPort: DownloadPort,
 		HostList: strings.Join(HostNames, ", "), GossipKey: s.gossipKey(), RingSeed: s.ringSeed(), BGPKey: s.bgpKey(b.Name), NodeKey: s.nodeKey(b.Name),

@@ -27,12 +27,12 @@ type Region struct {
 
 // Origin is a small HTTP/1.1 server inside a region:
 //
-//	GET  /healthz   "ok", or 503 after SetHealthy(false)
+//	GET  /healthz   "ok", or 503 after SetHealthy(false); /healthz/ANY as well
 //	ANY  /echo      the request's body, streamed
 //	GET  /bytes/N   N bytes
 //	ANY  otherwise  an Answer as JSON
 //
-// Only /healthz is not counted. Its methods may be called by several
+// Only those under /healthz are not counted. Its methods may be called by several
 // goroutines at once.
 type Origin struct {
 	// Name is "east-1" for the first of region east.
@@ -43,12 +43,16 @@ type Origin struct {
 	region   *Region
 	who      map[string]servedBy
 	sick     atomic.Bool
+	fails    sync.Map // sickness: whom SetHealthyFor has refused
 	delay    atomic.Int64
 	requests atomic.Uint64
 	seconds  rate
 	server   *http.Server
 	serving  sync.WaitGroup
 }
+
+// sickness is a path that one box gets no good answer for.
+type sickness struct{ box, path string }
 
 // servedBy is the box from which a request came.
 type servedBy struct{ Box, Site string }
@@ -92,6 +96,7 @@ func newRegion(h *Host, addrs []netip.Prefix, who map[string]servedBy) (*Region,
 func (o *Origin) Start() error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", o.health)
+	mux.HandleFunc("/healthz/", o.health)
 	mux.HandleFunc("/echo", o.echo)
 	mux.HandleFunc("/bytes/{n}", o.bytes)
 	mux.HandleFunc("/", o.answer)
@@ -115,6 +120,15 @@ func (o *Origin) Stop() {
 
 // SetHealthy chooses what /healthz answers: 200 "ok" or 503.
 func (o *Origin) SetHealthy(ok bool) { o.sick.Store(!ok) }
+
+// SetHealthyFor chooses it for one box, and one path, such as /healthz, only.
+func (o *Origin) SetHealthyFor(box, path string, ok bool) {
+	if ok {
+		o.fails.Delete(sickness{box, path})
+	} else {
+		o.fails.Store(sickness{box, path}, true)
+	}
+}
 
 // SetDelay makes every counted request wait before it is answered.
 func (o *Origin) SetDelay(d time.Duration) { o.delay.Store(int64(d)) }
@@ -141,8 +155,10 @@ func (o *Origin) count(ctx context.Context) bool {
 	}
 }
 
-func (o *Origin) health(w http.ResponseWriter, _ *http.Request) {
-	if o.sick.Load() {
+func (o *Origin) health(w http.ResponseWriter, r *http.Request) {
+	from, _, _ := net.SplitHostPort(r.RemoteAddr)
+	_, refused := o.fails.Load(sickness{o.who[from].Box, r.URL.Path})
+	if refused || o.sick.Load() {
 		http.Error(w, "sick by order", http.StatusServiceUnavailable)
 		return
 	}

@@ -73,6 +73,7 @@ type routerPlan struct {
 	Prefix4  netip.Prefix
 	Prefix6  netip.Prefix
 	BFD      bool           // with the boxes
+	Apart    bool           // see Topology
 	Networks []netip.Prefix // of its own links, in the order they were planned
 }
 
@@ -117,7 +118,7 @@ func newPlan(t *Topology) *plan {
 	for i, r := range t.Routers {
 		p.routers[r.Name] = &routerPlan{
 			Name: r.Name, Kind: r.Kind, ASN: coreASN + i, ID: netip.AddrFrom4([4]byte{10, 254, 0, byte(i + 1)}),
-			Prefix4: Prefix4, Prefix6: Prefix6, BFD: t.BFD,
+			Prefix4: Prefix4, Prefix6: Prefix6, BFD: t.BFD, Apart: t.Apart,
 		}
 	}
 	for i, c := range t.Cores {

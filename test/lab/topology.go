@@ -42,6 +42,13 @@ type Topology struct {
 	// and of the VIPs; three bad runs in a row are a failure. 0: those of the
 	// template, quick for the process, 1 s for the VIPs.
 	ProbeEvery time.Duration
+	// MinSites is the floor of both service prefixes, below the number of sites;
+	// 0: 1, or none of a lab with one site.
+	MinSites int
+	// Apart has the routers keep the service prefixes to themselves: each has only
+	// what its own boxes announce, however unattractive, so that its kernel says
+	// whether they do. All else they tell each other.
+	Apart bool
 	// Edit, if not nil, may change the configuration of a box before it is
 	// written.
 	Edit func(box, yaml string) string
@@ -189,6 +196,9 @@ func (t *Topology) check() error {
 	}
 	if t.ProbeEvery != 0 && (t.ProbeEvery < 50*time.Millisecond || t.ProbeEvery > time.Minute) {
 		c.fail("probes every %s: not 50 ms to 1 minute", t.ProbeEvery)
+	}
+	if t.MinSites < 0 || t.MinSites > 0 && t.MinSites >= len(t.Sites) {
+		c.fail("a floor of %d: not 1 to %d", t.MinSites, len(t.Sites)-1)
 	}
 	return errors.Join(c.errs...)
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
@@ -27,6 +28,8 @@ func TestTopologyMistakes(t *testing.T) {
 		"servers":     {func(t *Topology) { t.Servers = make([]ServerSpec, 50) }, []string{"servers: 50 are more than 49"}},
 		"to itself":   {func(t *Topology) { t.Cores[0].B = "r-a" }, []string{"core r-a--r-a"}},
 		"many sites":  {func(t *Topology) { t.Sites = make([]SiteSpec, 10) }, []string{"sites: 10 are more than 9"}},
+		"no floor":    {func(t *Topology) { t.MinSites = 3 }, []string{"a floor of 3: not 1 to 2"}},
+		"negative":    {func(t *Topology) { t.MinSites = -1 }, []string{"a floor of -1"}},
 		"probes":      {func(t *Topology) { t.ProbeEvery = time.Millisecond }, []string{"probes every 1ms"}},
 		"device name": {func(t *Topology) { t.Clients[0].Name = "eth0" }, []string{"a name is"}},
 	} {
@@ -99,7 +102,9 @@ func TestConfigIsTaken(t *testing.T) {
 	bare.Shared, bare.Regions = "", bare.Regions[:1]
 	watched := Default()
 	watched.BFD, watched.ProbeEvery = true, 200*time.Millisecond
-	for name, top := range map[string]Topology{"default": Default(), "bare": bare, "pair": Pair(FRR), "watched": watched} {
+	floor := Default()
+	floor.MinSites = 2
+	for name, top := range map[string]Topology{"default": Default(), "bare": bare, "pair": Pair(FRR), "watched": watched, "floor": floor} {
 		p := newPlan(&top)
 		s, err := newSecrets(t.TempDir()+"/secrets", p)
 		if err != nil {
@@ -116,6 +121,9 @@ func TestConfigIsTaken(t *testing.T) {
 			}
 			if c.Self().Site != edge.SiteID(b.Site) || len(c.Fleet.Nodes) != len(p.boxes) || len(c.Fleet.Regions) != len(top.Regions) {
 				t.Errorf("%s, %s: got %+v", name, b.Name, c.Self())
+			}
+			if got, want := c.Fleet.Prefixes[0].MinSites, cmp.Or(top.MinSites, min(1, len(top.Sites)-1)); got != want {
+				t.Errorf("%s, %s: a floor of %d, want %d", name, b.Name, got, want)
 			}
 			if got := c.Local.Speaker.Peers[0].BFD != nil; got != top.BFD {
 				t.Errorf("%s, %s: BFD %t, want %t", name, b.Name, got, top.BFD)

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Figure is one measured value, as test/bench writes it.
+type Figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Against names what Ratio is to. Empty: nothing.
+	Against string  `json:"against"`
+	Ratio   float64 `json:"ratio"`
+}
+
+// report collects what has come of all rounds.
+type report struct {
+	rounds  []*outcome
+	singles []alone
+	sites   int
+}
+
+// measure plays all rounds. One that has gone wrong does not end it; a lab that is not
+// as it was any more does.
+func (rep *report) measure(ctx context.Context, r *rig, o options) error {
+	rep.sites = len(r.sites)
+	var errs []error
+	rnd := rand.New(rand.NewPCG(o.seed, 0))
+	for range o.singles {
+		a, err := r.single(ctx, r.sites[rnd.IntN(len(r.sites))])
+		if err == nil && a.gone-a.detected > goneWithin {
+			err = fmt.Errorf("%s, which is more than %s", a, goneWithin)
+			errs = append(errs, err)
+			err = nil
+		}
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		fmt.Println("  ", a)
+		rep.singles = append(rep.singles, a)
+	}
+	for n := range o.rounds {
+		got, err := r.play(ctx, draw(o.seed, n, r.names()))
+		if err != nil {
+			err = fmt.Errorf("round %s: %w\n%s\n%s", got.round, err, timeline(r.book.changes()), r.lab.Logs(30))
+			return errors.Join(append(errs, err)...)
+		}
+		rep.rounds = append(rep.rounds, got)
+		fmt.Println("  ", got.line(rep.sites))
+		if len(got.wrong) > 0 {
+			fmt.Printf("%s\n%s", timeline(r.book.changes()), r.lab.Logs(40))
+			err := fmt.Errorf("round %s:\n  %s", got.round, strings.Join(got.wrong, "\n  "))
+			fmt.Println(err)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// line is for whoever is watching.
+func (o *outcome) line(sites int) string {
+	text := fmt.Sprintf("%s: lowest %d, %d routes went", o.round, o.lowest(sites), len(o.losses))
+	if o.settled > 0 {
+		text += fmt.Sprintf(", the last %.2f s after the last fault", o.settled.Seconds())
+	}
+	if o.cut != nil {
+		text += fmt.Sprintf(", %d packets cut", o.ignored)
+	}
+	if o.excused > 0 {
+		text += fmt.Sprintf(", %d by a promise from before the cut", o.excused)
+	}
+	return text + fmt.Sprintf("; %.0f s", o.took.Seconds())
+}
+
+// timeline is all changes, without those that begin the page.
+func timeline(all []change) string {
+	var b strings.Builder
+	for _, c := range all {
+		fmt.Fprintf(&b, "    %s\n", c)
+	}
+	return b.String()
+}
+
+// figures are all values.
+func (rep *report) figures() []Figure {
+	lowest, went, below, cuts, side, ignored := rep.sites, 0, 0, 0, 0, 0.0
+	var settled, detected, asked, gone []time.Duration
+	for _, o := range rep.rounds {
+		lowest = min(lowest, o.lowest(rep.sites))
+		went += len(o.losses)
+		for _, l := range o.losses {
+			if len(l.stay) < floor {
+				below++
+			}
+		}
+		if o.cut != nil {
+			cuts++
+			ignored += float64(o.ignored)
+		}
+		if o.settled > 0 {
+			settled = append(settled, o.settled)
+		}
+		side += len(o.wrong)
+	}
+	for _, a := range rep.singles {
+		detected, asked, gone = append(detected, a.detected), append(asked, a.asked-a.detected), append(gone, a.gone-a.detected)
+	}
+	out := []Figure{
+		{"lowest", float64(lowest), "sites", "floor", float64(lowest) / floor},
+		{Name: "below_floor", Value: float64(below), Unit: "withdrawals"},
+		{Name: "wrong", Value: float64(side), Unit: "findings"},
+		{Name: "rounds", Value: float64(len(rep.rounds)), Unit: "rounds"},
+		{Name: "rounds_cut", Value: float64(cuts), Unit: "rounds"},
+		{Name: "cut_dropped", Value: ignored, Unit: "packets"},
+		{Name: "withdrawals", Value: float64(went), Unit: "routes"},
+	}
+	add := func(name string, of []time.Duration, aim time.Duration) {
+		if len(of) == 0 {
+			return
+		}
+		slices.Sort(of)
+		for _, f := range []Figure{
+			{Name: name, Value: of[len(of)/2].Seconds(), Unit: "s"}, {Name: name + "_worst", Value: of[len(of)-1].Seconds(), Unit: "s"},
+		} {
+			if aim > 0 {
+				f.Against, f.Ratio = "aim", f.Value/aim.Seconds()
+			}
+			out = append(out, f)
+		}
+	}
+	add("all_left", settled, 0)
+	add("one_detected", detected, 0)
+	add("one_asked", asked, 0)
+	add("one_gone", gone, goneWithin)
+	return out
+}
+
+// table is all of it for a person.
+func (rep *report) table() string {
+	var b strings.Builder
+	b.WriteString("\n")
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, f := range rep.figures() {
+		against := ""
+		if f.Against != "" {
+			against = fmt.Sprintf("%.2f of the %s", f.Ratio, f.Against)
+		}
+		fmt.Fprintf(w, "%s\t%.4g %s\t%s\n", f.Name, f.Value, f.Unit, against)
+	}
+	w.Flush()
+	return b.String()
+}
+
+func (rep *report) write(path string) error {
+	b, err := json.MarshalIndent(rep.figures(), "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode figures: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make folder of figures: %w", err)
+	}
+	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write figures: %w", err)
+	}
+	return nil
+}
