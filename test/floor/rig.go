@@ -19,7 +19,7 @@ const (
 	floor = 3
 	// patience bounds every wait: the machine may be slow, and gossip that was cut
 	// may take 30 s to be whole again.
-	patience = 60 * time.Second
+	patience = 2 * time.Minute
 	// lease is of a promise: so long after its start edged does not leave.
 	lease = 5 * time.Second
 	// shared is the check that all sites have in common, own the one that each has
@@ -143,24 +143,20 @@ func (r *rig) start(ctx context.Context, bin string) error {
 // follow begins the watch.
 func (r *rig) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var waits []func() error
-	r.stop = func() error {
-		cancel()
-		var errs []error
-		for _, wait := range waits {
-			errs = append(errs, wait())
-		}
-		return errors.Join(errs...)
-	}
+	at := map[string]string{}
 	for _, s := range r.sites {
-		wait, err := s.router.Follow(ctx, prefixes(), func(c lab.RouteChange) {
-			r.book.write(change{c.At, s.name, c.Prefix, c.There})
-		})
-		if err != nil {
-			return err
-		}
-		waits = append(waits, wait)
+		at[s.router.Name()] = s.name
 	}
+	wait, err := r.lab.Follow(ctx, prefixes(), func(c lab.RouteChange) {
+		if s, ok := at[c.Router]; ok {
+			r.book.write(change{c.At, s, c.Prefix, c.There})
+		}
+	})
+	if err != nil {
+		cancel()
+		return err
+	}
+	r.stop = func() error { cancel(); return wait() }
 	return nil
 }
 

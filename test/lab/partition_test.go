@@ -55,14 +55,12 @@ func testOwnRoutes(t *testing.T, l *Lab) {
 	var seen notes
 	following, stop := context.WithCancel(ctx)
 	defer stop()
-	var waits []func() error
+	wait, err := l.Follow(following, []netip.Prefix{Prefix4, Prefix6}, seen.add)
+	if err != nil {
+		t.Fatal(err)
+	}
 	speakers := map[string]*speaker{}
 	for _, b := range l.Boxes {
-		wait, err := l.Routers[b.Router].Follow(following, []netip.Prefix{Prefix4, Prefix6}, seen.add)
-		if err != nil {
-			t.Fatal(err)
-		}
-		waits = append(waits, wait)
 		speakers[b.name] = &speaker{box: b}
 	}
 	for _, s := range speakers {
@@ -110,10 +108,8 @@ func testOwnRoutes(t *testing.T, l *Lab) {
 	await("b1", false)
 	await("a1", true)
 	stop()
-	for _, wait := range waits {
-		if err := wait(); err != nil {
-			t.Error(err)
-		}
+	if err := wait(); err != nil {
+		t.Error(err)
 	}
 	for _, p := range []netip.Prefix{Prefix4, Prefix6} {
 		if got := seen.of("r-b", p); got != "+-" {
@@ -126,6 +122,22 @@ func testOwnRoutes(t *testing.T, l *Lab) {
 	// BIRD replaces an IPv6 route by a deletion and an addition, if it does at all.
 	if got := seen.of("r-a", Prefix6); !slices.Contains([]string{"+", "++", "+-+"}, got) {
 		t.Errorf("r-a, %s: %s, want + and a replacement", Prefix6, got)
+	}
+}
+
+// TestComersFirst: of what is read at once, nobody has gone before another has come.
+func TestComersFirst(t *testing.T) {
+	at := func(router string, p netip.Prefix, there bool) RouteChange {
+		return RouteChange{Router: router, Prefix: p, There: there}
+	}
+	got := comersFirst([]RouteChange{
+		at("a", Prefix4, false), at("b", Prefix4, true), at("b", Prefix4, false), at("c", Prefix4, false), at("c", Prefix4, true), at("a", Prefix6, true),
+	})
+	want := []RouteChange{
+		at("c", Prefix4, false), at("c", Prefix4, true), at("a", Prefix6, true), at("a", Prefix4, false), at("b", Prefix4, true), at("b", Prefix4, false),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
