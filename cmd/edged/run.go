@@ -42,12 +42,13 @@ func (d *daemon) order(ctx context.Context, f func(context.Context) error) error
 
 // control is the loop: look, decide, act, tell.
 func (d *daemon) control(ctx context.Context) error {
-	tick := time.NewTicker(beat)
+	tick := time.NewTimer(beat)
 	defer tick.Stop()
 	defer d.drains.file.wait()
 	first := true
 	for {
 		d.turn(ctx)
+		tick.Reset(d.loop.sleep(d.config(), time.Now()))
 		if first {
 			close(d.ready)
 			first = false
@@ -62,6 +63,22 @@ func (d *daemon) control(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// sleep is how long nothing need be done if nothing happens: a beat, or less if a prefix
+// has drained for long enough before.
+func (l *loop) sleep(c *edge.Config, now time.Time) time.Duration {
+	out := beat
+	for _, d := range l.last {
+		length := c.Fleet.Guard.DrainTime
+		if d.Severity >= edge.SeveritySick {
+			length = c.Fleet.Guard.SickDrainTime
+		}
+		if left := d.Since.Add(length).Sub(now); d.Rung == edge.Draining && left > 0 {
+			out = min(out, left)
+		}
+	}
+	return out
 }
 
 // turn is one round of the loop. The table goes first: a prefix is announced
