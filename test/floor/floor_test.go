@@ -35,7 +35,7 @@ func TestFloor(t *testing.T) {
 	if err := lab.Build(ctx, bin, false); err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRig(ctx, bin)
+	r, err := newRig(ctx, bin, ordinary())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestFloor(t *testing.T) {
 		if len(before.wrong) > 0 || before.lowest(len(r.sites)) != floor || len(before.losses) < 2*6 {
 			t.Errorf("before the force: %s", strings.Join(before.wrong, "\n"))
 		}
-		if text := strings.Join(after.wrong, "\n"); after.lowest(len(r.sites)) != floor-1 || strings.Count(text, "below the floor") != len(prefixes()) {
+		if text := strings.Join(after.wrong, "\n"); after.lowest(len(r.sites)) != floor-1 || strings.Count(text, "below the floor") != len(prefixes()) || !strings.Contains(text, "no round of the guard permitted it") {
 			t.Errorf("a site is forced out, and what is seen of it is %q", text)
 		}
 	}
@@ -151,7 +151,7 @@ func TestJudge(t *testing.T) {
 		"not told":           {[]string{"10 a 6 -"}, nil, 4, []string{"site a was told 0 withdrawals, and its kernel lost the routes 1 times"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &outcome{}
+			o := &outcome{round: round{cut: &cut{shape: bridge}}} // else each loss needs a round of the guard
 			o.judge(sites, page(sites, c.lines...), c.told)
 			same(t, o, c.lowest, c.wrong)
 		})
@@ -170,36 +170,45 @@ func same(t *testing.T, o *outcome, lowest int, wrong []string) {
 	}
 }
 
-// TestJudgeSides: five sites, of which a, b, c and d hear each other.
-func TestJudgeSides(t *testing.T) {
+// TestJudgeRounds: five sites, of which a, b, c and d hear each other.
+func TestJudgeRounds(t *testing.T) {
 	sites := []string{"a", "b", "c", "d", "e"}
-	round := func(opened, closed int64) []edge.GuardDecision {
+	round := func(opened, closed int64, promised ...edge.NodeID) []edge.GuardDecision {
+		at := func(ms int64) time.Time { return time.UnixMilli(ms) }
 		return []edge.GuardDecision{
-			{Prefix: prefixes()[1], Left: true, Opened: time.UnixMilli(150), Time: time.UnixMilli(210)},
-			{Prefix: prefixes()[0], Left: false, Opened: time.UnixMilli(150), Time: time.UnixMilli(210)},
-			{Prefix: prefixes()[0], Left: true, Opened: time.UnixMilli(opened), Time: time.UnixMilli(closed)},
+			{Prefix: prefixes()[1], Left: true, Opened: at(150), Time: at(210)},
+			{Prefix: prefixes()[0], Left: false, Opened: at(150), Time: at(210)},
+			{Prefix: prefixes()[0], Left: true, Opened: at(opened), Time: at(closed), Promised: promised},
 		}
 	}
+	three := []edge.NodeID{"b1", "c1", "d1"}
 	for name, c := range map[string]struct {
-		shape   shape
+		shape   shape // empty: no cut
 		lines   []string
 		said    []edge.GuardDecision
 		excused int
 		wrong   []string
 	}{
-		"as many as must":       {split, []string{"200 a 4 -"}, round(150, 210), 0, nil},
-		"one too many":          {split, []string{"120 b 4 -", "200 a 4 -"}, round(150, 210), 0, []string{"no round of the guard permitted it: ", "on its side of the cut, where 2 stay"}},
-		"alone":                 {oneWay, []string{"200 e 4 -"}, round(150, 210), 0, []string{"on its side of the cut, where 0 stay"}},
-		"by an older promise":   {split, []string{"200 e 4 -"}, round(90, 210), 1, nil},
-		"no sides":              {bridge, []string{"200 e 4 -"}, round(150, 210), 0, nil},
+		"promised":              {"", []string{"200 a 4 -"}, round(150, 210, three...), 0, nil},
+		"too few have promised": {"", []string{"200 a 4 -"}, round(150, 210, "b1", "c1"), 0, []string{"promised by [b1 c1], of which [] have gone"}},
+		"one of them has gone":  {bridge, []string{"80 b 4 -", "200 a 4 -"}, round(150, 210, three...), 0, []string{"promised by [b1 c1 d1], of which [b] have gone"}},
+		"long ago":              {bridge, []string{"80 b 4 -", "9000 a 4 -"}, round(150, 9010, three...), 0, nil},
+		"no round":              {"", []string{"200 a 4 -"}, nil, 0, []string{"no round of the guard permitted it"}},
+		"as many as must":       {split, []string{"200 a 4 -"}, round(150, 210, three...), 0, nil},
+		"one too many":          {split, []string{"80 b 4 -", "200 a 4 -"}, round(150, 210, "c1", "d1", "e1"), 0, []string{"on its side of the cut, where 2 stay"}},
+		"alone":                 {oneWay, []string{"200 e 4 -"}, round(150, 210, three...), 0, []string{"on its side of the cut, where 0 stay"}},
+		"by an older promise":   {split, []string{"200 e 4 -"}, round(90, 210, three...), 1, nil},
+		"no sides":              {bridge, []string{"200 e 4 -"}, round(150, 210, three...), 0, nil},
 		"before the cut":        {split, []string{"95 e 4 -"}, nil, 0, nil},
 		"after the cut":         {split, []string{"305 e 4 -"}, nil, 0, nil},
-		"by a round that ended": {split, []string{"200 a 4 -"}, round(-2000, -1000), 0, []string{"no round of the guard permitted it"}},
-		"by one to come":        {split, []string{"200 a 4 -"}, round(220, 250), 0, []string{"no round of the guard permitted it"}},
+		"by a round that ended": {split, []string{"200 a 4 -"}, round(-2000, -1000, three...), 0, []string{"no round of the guard permitted it"}},
+		"by one to come":        {split, []string{"200 a 4 -"}, round(220, 250, three...), 0, []string{"no round of the guard permitted it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &outcome{cutAt: time.UnixMilli(100), healedAt: time.UnixMilli(300), said: map[string][]edge.GuardDecision{"a": c.said, "e": c.said}}
-			o.cut = &cut{shape: c.shape, sides: [][]string{{"a", "b", "c", "d"}, {"e"}}}
+			if c.shape != "" {
+				o.cut = &cut{shape: c.shape, sides: [][]string{{"a", "b", "c", "d"}, {"e"}}}
+			}
 			told := map[string]int{}
 			for _, l := range c.lines {
 				told[strings.Fields(l)[1]]++
@@ -311,12 +320,12 @@ func TestReport(t *testing.T) {
 
 // TestEdit: what the template says may have changed, and the check be gone.
 func TestEdit(t *testing.T) {
-	yaml := "hold: 3s\nhold_max: 3s\npromise_lease: 10s\nmax_cycles: 100\n      - {on: shared, class: hard}\n" +
+	yaml := "hold: 3s\nhold_max: 3s\npromise_lease: 10s\nask_timeout: 1s\nmax_cycles: 100\n      - {on: shared, class: hard}\n" +
 		`      - {name: shared, kind: http, url: "http://10.30.0.2:8080/healthz", body: ok}` + "\n"
-	want := "hold: 1s\nhold_max: 1s\npromise_lease: 5s\nmax_cycles: 1000\n      - {on: shared, class: hard}\n      - {on: own, class: hard}\n" +
+	want := "hold: 1s\nhold_max: 1s\npromise_lease: 5s\n    sick_drain_time: 0s\nask_timeout: 2s\nmax_cycles: 1000\n      - {on: shared, class: hard}\n      - {on: own, class: hard}\n" +
 		`      - {name: shared, kind: http, url: "http://10.30.0.2:8080/healthz", body: ok}` + "\n" +
 		`      - {name: own, kind: http, url: "http://10.30.0.2:8080/healthz/a1", body: ok}` + "\n"
-	if got := edit("a1", yaml); got != want {
+	if got := edit("a1", yaml, hasty()); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

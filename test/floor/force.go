@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -23,13 +24,14 @@ func (r *rig) force(ctx context.Context, in round) (before, after *outcome, err 
 	}
 	judge := func(o *outcome) error {
 		told, err := r.withdrawals(ctx, counts)
+		err = errors.Join(err, r.note(ctx, o))
 		o.judge(r.names(), r.book.changes(), told)
 		return err
 	}
 	if err := judge(before); err != nil {
 		return nil, nil, err
 	}
-	victim := r.site(r.book.present(prefixes()[0])[0])
+	victim := r.sites[slices.Index(r.names(), r.book.present(prefixes()[0])[0])]
 	if out, err := victim.box.Ctl(ctx, "drain", "--force", "--reason", "to see that it is seen"); err != nil {
 		return nil, nil, fmt.Errorf("force site %s out: %w: %s", victim.name, err, out)
 	}

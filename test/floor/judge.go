@@ -24,9 +24,7 @@ func (o *outcome) judge(sites []string, all []change, told map[string]int) {
 		if len(l.stay) < floor {
 			o.wrong = append(o.wrong, fmt.Sprintf("below the floor of %d: %s", floor, l))
 		}
-		if o.cut != nil && o.cut.halves() {
-			o.judgeSide(l)
-		}
+		o.judgeRound(l)
 	}
 	for _, s := range sites {
 		lost := 0
@@ -41,31 +39,46 @@ func (o *outcome) judge(sites []string, all []change, told map[string]int) {
 	}
 }
 
-// judgeSide judges a loss during a cut by the sides: a round of the guard that began
-// after the cut had nobody to ask but its own side, which must have as many others as
-// the floor. One that is older may have been promised by the other side.
-func (o *outcome) judgeSide(l loss) {
-	if !l.at.After(o.cutAt) || !l.at.Before(o.healedAt) {
-		return
-	}
+// judgeRound judges a loss by the round of the guard that permitted it: those that have
+// promised to stay are there when it goes, and there are as many as the floor.
+//
+// During a cut there must be as many on its own side, if the round began after the cut:
+// it had nobody else to ask. One that is older may have been promised by the other side.
+func (o *outcome) judgeRound(l loss) {
+	inCut := o.cut != nil && l.at.After(o.cutAt) && l.at.Before(o.healedAt)
 	d := roundOf(l, o.said[l.site])
-	switch {
-	case d == nil:
-		o.wrong = append(o.wrong, fmt.Sprintf("no round of the guard permitted it: %s", l))
-		return
-	case !d.Opened.After(o.cutAt):
-		o.excused++
+	if d == nil {
+		// A guard keeps its last 50 rounds; after a cut there may have been more.
+		if o.cut == nil || inCut {
+			o.wrong = append(o.wrong, fmt.Sprintf("no round of the guard permitted it: %s", l))
+		}
 		return
 	}
-	n := 0
-	for _, s := range l.stay {
-		if o.cut.side(s) == o.cut.side(l.site) {
-			n++
+	var gone []string
+	for _, node := range d.Promised {
+		if s := siteOf(string(node)); !slices.Contains(l.stay, s) {
+			gone = append(gone, s)
 		}
 	}
-	if n < floor {
-		o.wrong = append(o.wrong, fmt.Sprintf("below the floor of %d on its side of the cut, where %d stay, by a round opened at %s: %s",
-			floor, n, d.Opened.Format("15:04:05.000"), l))
+	// No promise of the round can have run out as early as that.
+	if l.at.Sub(d.Opened) < lease/2 && (len(gone) > 0 || len(d.Promised) < floor) {
+		o.wrong = append(o.wrong, fmt.Sprintf("promised by %v, of which %v have gone: %s", d.Promised, gone, l))
+	}
+	switch {
+	case !inCut || !o.cut.halves():
+	case !d.Opened.After(o.cutAt):
+		o.excused++
+	default:
+		n := 0
+		for _, s := range l.stay {
+			if o.cut.side(s) == o.cut.side(l.site) {
+				n++
+			}
+		}
+		if n < floor {
+			o.wrong = append(o.wrong, fmt.Sprintf("below the floor of %d on its side of the cut, where %d stay, by a round opened at %s: %s",
+				floor, n, d.Opened.Format("15:04:05.000"), l))
+		}
 	}
 }
 
@@ -77,27 +90,32 @@ const lag = 500 * time.Millisecond
 // is over when edged has read back that the routers have nothing any more.
 func roundOf(l loss, said []edge.GuardDecision) *edge.GuardDecision {
 	for _, d := range said {
-		if d.Prefix == l.prefix && d.Left && d.Time.After(l.at.Add(-lag)) && d.Opened.Before(l.at) {
+		if d.Prefix == l.prefix && d.Left && !d.Forced && d.Time.After(l.at.Add(-lag)) && d.Opened.Before(l.at) {
 			return &d
 		}
 	}
 	return nil
 }
 
-// decisions are the rounds of every site's guard that are over, as far as it keeps
-// them, oldest first.
-func (r *rig) decisions(ctx context.Context) (map[string][]edge.GuardDecision, error) {
-	out := map[string][]edge.GuardDecision{}
+// note adds to the outcome the rounds of every site's guard that are over.
+func (r *rig) note(ctx context.Context, o *outcome) error {
 	var mu sync.Mutex
-	err := r.all(func(s site) error {
+	return r.all(func(s site) error {
 		var past []edge.GuardDecision
 		err := s.box.Ask(ctx, lab.Control, "/v1/guard/decisions", &past)
 		mu.Lock()
 		defer mu.Unlock()
-		out[s.name] = past
+		if o.said == nil {
+			o.said = map[string][]edge.GuardDecision{}
+		}
+		for _, d := range past {
+			same := func(was edge.GuardDecision) bool { return was.Prefix == d.Prefix && was.Opened.Equal(d.Opened) }
+			if !slices.ContainsFunc(o.said[s.name], same) {
+				o.said[s.name] = append(o.said[s.name], d)
+			}
+		}
 		return err
 	})
-	return out, err
 }
 
 // withdrawals is how many prefixes each router says that its site has withdrawn, since

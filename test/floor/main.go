@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -50,15 +51,15 @@ func run(ctx context.Context, o options) error {
 	if err := lab.Build(ctx, o.bin, false); err != nil {
 		return err
 	}
-	r, err := newRig(ctx, o.bin)
-	if err != nil {
-		return err
-	}
-	rep := &report{}
+	rep := &report{sites: len(topology(ordinary()).Sites)}
 	fmt.Printf("Nine sites, floor %d, seed %d\n", floor, o.seed)
-	failed := rep.measure(ctx, r, o)
-	if err := r.close(); err != nil {
-		return err
+	half := o.rounds / 2
+	failed := errors.Join(
+		rep.measure(ctx, o, part{setup: ordinary(), singles: o.singles, to: half}),
+		rep.measure(ctx, o, part{setup: hasty(), from: half, to: o.rounds}),
+	)
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 	}
 	fmt.Print(rep.table())
 	if err := rep.write(o.out); err != nil {

@@ -31,41 +31,67 @@ type report struct {
 	sites   int
 }
 
-// measure plays all rounds. One that has gone wrong does not end it; a lab that is not
+// part is what is done in one lab.
+type part struct {
+	setup setup
+	// singles is how often one site is sick, from and to are the rounds.
+	singles, from, to int
+}
+
+// measure does a part. What goes wrong in a round does not end it; a lab that is not
 // as it was any more does.
-func (rep *report) measure(ctx context.Context, r *rig, o options) error {
-	rep.sites = len(r.sites)
-	var errs []error
+func (rep *report) measure(ctx context.Context, o options, p part) error {
+	r, err := newRig(ctx, o.bin, p.setup)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("Sick sites drain for %s before they ask; they are up to %s away from each other and back\n", p.setup.drain, 30*p.setup.step)
 	rnd := rand.New(rand.NewPCG(o.seed, 0))
-	for range o.singles {
-		a, err := r.single(ctx, r.sites[rnd.IntN(len(r.sites))])
-		if err == nil && a.gone-a.detected > goneWithin {
-			err = fmt.Errorf("%s, which is more than %s", a, goneWithin)
-			errs = append(errs, err)
-			err = nil
-		}
-		if err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		fmt.Println("  ", a)
-		rep.singles = append(rep.singles, a)
-	}
-	for n := range o.rounds {
-		got, err := r.play(ctx, draw(o.seed, n, r.names()))
-		if err != nil {
-			err = fmt.Errorf("round %s: %w\n%s\n%s", got.round, err, timeline(r.book.changes()), r.lab.Logs(30))
-			return errors.Join(append(errs, err)...)
-		}
-		rep.rounds = append(rep.rounds, got)
-		fmt.Println("  ", got.line(rep.sites))
-		if len(got.wrong) > 0 {
-			fmt.Printf("%s\n%s", timeline(r.book.changes()), r.lab.Logs(40))
-			err := fmt.Errorf("round %s:\n  %s", got.round, strings.Join(got.wrong, "\n  "))
-			fmt.Println(err)
+	var errs []error
+	for n := 0; n < p.singles && !errors.Is(err, errLab); n++ {
+		if err = rep.alone(ctx, r, r.sites[rnd.IntN(len(r.sites))]); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	for n := p.from; n < p.to && !errors.Is(err, errLab); n++ {
+		if err = rep.round(ctx, r, draw(o.seed, n, r.names())); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(append(errs, r.close())...)
+}
+
+// errLab is of a lab that is not as it was any more.
+var errLab = errors.New("the lab cannot be used any more")
+
+func (rep *report) alone(ctx context.Context, r *rig, s site) error {
+	a, err := r.single(ctx, s)
+	if err != nil {
+		return fmt.Errorf("one sick site: %w: %w", errLab, err)
+	}
+	fmt.Println("  ", a)
+	rep.singles = append(rep.singles, a)
+	if a.gone-a.detected > goneWithin {
+		return fmt.Errorf("%s, which is more than %s", a, goneWithin)
+	}
+	return nil
+}
+
+func (rep *report) round(ctx context.Context, r *rig, in round) error {
+	got, err := r.play(ctx, in)
+	if err != nil {
+		fmt.Printf("%s\n%s", timeline(r.book.changes()), r.lab.Logs(40))
+		return fmt.Errorf("round %s: %w: %w", in, errLab, err)
+	}
+	rep.rounds = append(rep.rounds, got)
+	fmt.Println("  ", got.line(rep.sites))
+	if len(got.wrong) == 0 {
+		return nil
+	}
+	fmt.Printf("%s\n%s", timeline(r.book.changes()), r.lab.Logs(40))
+	err = fmt.Errorf("round %s:\n  %s", in, strings.Join(got.wrong, "\n  "))
+	fmt.Println(err)
+	return err
 }
 
 // line is for whoever is watching.

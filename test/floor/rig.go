@@ -31,7 +31,7 @@ func prefixes() []netip.Prefix { return []netip.Prefix{lab.Prefix4, lab.Prefix6}
 
 // rig is a lab of nine sites, a to i, with one box and one router each. The routers
 // are BIRD and FRR in turn, and know each other by a transit router in the middle,
-// from which they are 1 to 17 ms away, but they tell each other nothing of the service
+// but they tell each other nothing of the service
 // prefixes: what a router's kernel has of them is what its site announces, however
 // unattractive.
 type rig struct {
@@ -41,6 +41,25 @@ type rig struct {
 	stop  func() error // ends the watch at the routers
 }
 
+// setup is what two labs differ in.
+type setup struct {
+	// drain is how long a site that is sick is announced at its worst before it asks
+	// the guard; ask is for how long it waits for answers.
+	drain, ask time.Duration
+	// step is how much farther each site is from the transit router than the one
+	// before, one way.
+	step time.Duration
+}
+
+// ordinary is the default of the configuration: when the first site asks, all know of
+// each other, and who goes first is a matter of rank.
+func ordinary() setup { return setup{drain: time.Second, ask: time.Second, step: 2 * time.Millisecond} }
+
+// hasty is so quick to ask and so slow to answer, up to half a second there and back, that
+// sites promise while they are well and fall sick while the promise is on its way:
+// what was promised is put to the test.
+func hasty() setup { return setup{drain: 0, ask: 2 * time.Second, step: 16 * time.Millisecond} }
+
 // site is one of the nine.
 type site struct {
 	name   string
@@ -48,11 +67,12 @@ type site struct {
 	router *lab.Router
 }
 
-func topology() lab.Topology {
+func topology(in setup) lab.Topology {
 	t := lab.Topology{
 		Routers: []lab.RouterSpec{{Name: "r-t", Kind: lab.BIRD}},
 		Regions: []lab.RegionSpec{{Name: "east", Router: "r-t", Origins: 1, Capacity: 60}},
-		Shared:  "r-t", MinSites: floor, Apart: true, Edit: edit,
+		Shared:  "r-t", MinSites: floor, Apart: true,
+		Edit: func(box, yaml string) string { return edit(box, yaml, in) },
 	}
 	for i, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
 		router, kind := "r-"+name, lab.BIRD
@@ -60,7 +80,7 @@ func topology() lab.Topology {
 			kind = lab.FRR
 		}
 		t.Routers = append(t.Routers, lab.RouterSpec{Name: router, Kind: kind})
-		t.Cores = append(t.Cores, lab.CoreSpec{A: router, B: "r-t", Delay: time.Duration(1+2*i) * time.Millisecond})
+		t.Cores = append(t.Cores, lab.CoreSpec{A: router, B: "r-t", Delay: time.Millisecond + time.Duration(i)*in.step})
 		t.Sites = append(t.Sites, lab.SiteSpec{Name: name, Router: router, Boxes: []lab.BoxSpec{{Name: name + "1", MD5: i%3 == 0}}})
 	}
 	return t
@@ -72,13 +92,14 @@ func ownPath(box string) string { return "/healthz/" + box }
 // edit gives a box the check "own", which asks the shared origin for a path of its
 // own, so that its failure is no common cause; and it shortens what only makes a round
 // longer: the lease that a lost release costs, the hold.
-func edit(box, yaml string) string {
+func edit(box, yaml string, in setup) string {
 	check := line(yaml, "{name: shared, kind: http")
 	mine := strings.NewReplacer("name: shared", "name: own", "/healthz", ownPath(box)).Replace(check)
 	return strings.NewReplacer(
 		check, check+mine,
 		"      - {on: shared, class: hard}\n", "      - {on: shared, class: hard}\n      - {on: own, class: hard}\n",
-		"promise_lease: 10s", "promise_lease: "+lease.String(),
+		"promise_lease: 10s", "promise_lease: "+lease.String()+"\n    sick_drain_time: "+in.drain.String(),
+		"ask_timeout: 1s", "ask_timeout: "+in.ask.String(),
 		"max_cycles: 100", "max_cycles: 1000",
 		"hold: 3s", "hold: 1s",
 		"hold_max: 3s", "hold_max: 1s",
@@ -96,8 +117,8 @@ func line(text, has string) string {
 }
 
 // newRig starts everything, and waits until all sites announce.
-func newRig(ctx context.Context, bin string) (*rig, error) {
-	l, err := lab.New(ctx, topology())
+func newRig(ctx context.Context, bin string, in setup) (*rig, error) {
+	l, err := lab.New(ctx, topology(in))
 	if err != nil {
 		return nil, err
 	}
@@ -171,9 +192,8 @@ func (r *rig) names() []string {
 	return out
 }
 
-func (r *rig) site(name string) site {
-	return r.sites[slices.IndexFunc(r.sites, func(s site) bool { return s.name == name })]
-}
+// siteOf is the site of a box.
+func siteOf(box string) string { return strings.TrimSuffix(box, "1") }
 
 // all runs f for every site at once.
 func (r *rig) all(f func(site) error) error {

@@ -41,10 +41,16 @@ type round struct {
 	cut   *cut // nil: none
 }
 
-// draw draws the n-th round: every second one has a cut, three of five are distinct.
+// kinds are those of the rounds without a cut, and of those with one, in which distinct
+// checks become suspect too once the other side has been silent for a lease.
+func kinds() [2][]kind {
+	return [2][]kind{{distinct, trusted, distinct, suspect, distinct}, {distinct, trusted, trusted, suspect, distinct}}
+}
+
+// draw draws the n-th round: every second one has a cut.
 func draw(seed uint64, n int, sites []string) round {
 	rnd := rand.New(rand.NewPCG(seed, uint64(n)))
-	out := round{n: n, kind: []kind{distinct, trusted, distinct, suspect, distinct}[n/2%5], after: map[string]time.Duration{}}
+	out := round{n: n, kind: kinds()[n%2][n/2%5], after: map[string]time.Duration{}}
 	for _, s := range sites {
 		out.after[s] = time.Duration(rnd.Int64N(int64(breakWithin)))
 	}
@@ -88,7 +94,7 @@ type outcome struct {
 	began time.Time
 	// cutAt and healedAt are when a cut was whole, and until when it surely was.
 	cutAt, healedAt time.Time
-	// said are the rounds of each site's guard, as of the end of the cut.
+	// said are the rounds of each site's guard that are over.
 	said map[string][]edge.GuardDecision
 	// losses are all routes that went.
 	losses []loss
@@ -131,6 +137,9 @@ func (r *rig) play(ctx context.Context, in round) (*outcome, error) {
 	if err := r.act(ctx, o); err != nil {
 		return o, err
 	}
+	if err := r.note(ctx, o); err != nil {
+		return o, err
+	}
 	if in.kind == trusted {
 		if err := r.untrust(ctx); err != nil {
 			return o, err
@@ -140,6 +149,9 @@ func (r *rig) play(ctx context.Context, in round) (*outcome, error) {
 		return o, err
 	}
 	told, err := r.withdrawals(ctx, before)
+	if err == nil {
+		err = r.note(ctx, o) // some may have left on the way home
+	}
 	if err != nil {
 		return o, err
 	}
@@ -197,7 +209,7 @@ func (r *rig) act(ctx context.Context, o *outcome) error {
 	// A withdrawal is on record when it has been read back from the routers.
 	err := pause(ctx, lag)
 	if err == nil {
-		o.said, err = r.decisions(ctx)
+		err = r.note(ctx, o)
 	}
 	if err != nil {
 		return err
