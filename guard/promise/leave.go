@@ -56,10 +56,13 @@ func (n *Node) bar(now time.Time, s *seat) edge.Reason {
 	if b := s.boundTo(now); len(b) > 0 {
 		return edge.Reason(fmt.Sprintf("bound by a promise to %s to stay, until %s at the latest", b[0].To, clock(b[0].Until)))
 	}
-	if s.wish.Severity == edge.SeverityDrain {
-		return n.forSickness(now, n.site)
+	if s.wish.Severity != edge.SeverityDrain {
+		return ""
 	}
-	return ""
+	if why := n.forSickness(now, n.site); why != "" {
+		return why
+	}
+	return n.tooMany(n.orders(now, n.site))
 }
 
 // mayLeave says whether p may leave as one more prefix within a minute, and if

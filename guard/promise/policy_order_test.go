@@ -109,6 +109,30 @@ func (r *rig) open(id edge.NodeID, p netip.Prefix, severity int) {
 	}
 }
 
+// TestOrdersForTwoPrefixes: of two orders that are asked for at once, of two prefixes,
+// one goes first, and then the other.
+func TestOrdersForTwoPrefixes(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	r.planned(1, "a1", "b1")
+	a, b := r.nodes["a1"], r.nodes["b1"]
+	r.wishOf("a1", net1, edge.SeverityDrain)
+	r.wishOf("b1", net2, edge.SeverityDrain)
+	a.seats[net1].next, b.seats[net2].next = r.now, r.now
+	// Both ask before either hears of it.
+	asked := append(a.Tick(r.now), b.Tick(r.now)...)
+	r.deliver(asked)
+	mayA, mayB := r.permit("a1").OK, b.Permit(r.now, net2).OK
+	if mayA || !mayB {
+		t.Fatalf("a1 may leave: %v, b1: %v; want b1, whose name comes last\n%s", mayA, mayB, strings.Join(r.log, "\n"))
+	}
+	if _, err := b.Begin(r.now, net2); err != nil {
+		t.Fatal(err)
+	}
+	r.deliver(b.End(r.now, net2, true))
+	r.pass(2 * time.Second)
+	r.want("a1", true)
+}
+
 // TestWhoHasPromisedWaits: also if nobody else knows of the sickness.
 func TestWhoHasPromisedWaits(t *testing.T) {
 	r := newRig(t, 1, "a1", "b1", "c1")

@@ -89,18 +89,33 @@ func (n *Node) unplanned(now time.Time, m Message) edge.Reason {
 	if why := n.forSickness(now, n.sites[m.From]); why != "" {
 		return why
 	}
-	orders := map[edge.SiteID]bool{}
+	orders := n.orders(now, n.sites[m.From])
 	for _, p := range n.order {
+		// This node itself: those that refuse it do not count it. Of two that ask each
+		// other for two prefixes one goes first, as with one.
 		s := n.seats[p]
-		if s.granted && s.round.order() && n.sites[m.From] != n.site {
-			orders[n.site] = true // this node itself: those that refuse it do not count it
+		if n.sites[m.From] != n.site && s.round != nil && s.round.order() && (s.granted || !staysBefore(m.Severity, n.self, m)) {
+			orders[n.site] = true
 		}
-		for to, b := range s.bound {
-			if site := n.sites[to]; now.Before(b.until) && site != n.sites[m.From] {
-				orders[site] = true
+	}
+	return n.tooMany(orders)
+}
+
+// orders are the sites that leave any prefix by an order, as far as this node has
+// promised them to stay; without one.
+func (n *Node) orders(now time.Time, but edge.SiteID) map[edge.SiteID]bool {
+	out := map[edge.SiteID]bool{}
+	for _, p := range n.order {
+		for to, b := range n.seats[p].bound {
+			if site := n.sites[to]; b.planned && now.Before(b.until) && site != but {
+				out[site] = true
 			}
 		}
 	}
+	return out
+}
+
+func (n *Node) tooMany(orders map[edge.SiteID]bool) edge.Reason {
 	if most := n.policy.MaxPlanned; most > 0 && len(orders) >= most {
 		return edge.Reason(fmt.Sprintf("%d sites are leaving by an order already, and %d may at a time", len(orders), most))
 	}
