@@ -21,6 +21,31 @@ func (w Worse) back() Reason {
 // site that had better do it.
 const SwapWait = 10 * time.Second
 
+// Swap is how a site waits to come back for a worse one. The zero value has not begun.
+type Swap struct {
+	due    time.Time
+	better int
+}
+
+// Next is the wait at now, with so many sites that had better come back: SwapWait for
+// each. If they have become fewer, one has come back, most likely: it is given its time
+// too, since it promises nobody at first.
+func (s Swap) Next(now time.Time, better int) Swap {
+	switch {
+	case s.due.IsZero():
+		s.due = now.Add(time.Duration(better) * SwapWait)
+	case better > s.better:
+		s.due = s.due.Add(time.Duration(better-s.better) * SwapWait)
+	case better < s.better:
+		s.due = now.Add(time.Duration(max(better, 1)) * SwapWait)
+	}
+	s.better = better
+	return s
+}
+
+// Over says whether the site may come back.
+func (s Swap) Over(now time.Time) bool { return !now.Before(s.due) }
+
 // WorseElsewhere finds the worst other site that is kept on the air with p, sick as
 // it is, by what the members say that were heard of within fresh; and how many
 // withdrawn sites had better come back for it than one of this site and severity

@@ -82,3 +82,28 @@ func TestCause(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestSwapWaits: for each site that had better come back, and for one that has just done
+// so.
+func TestSwapWaits(t *testing.T) {
+	now := time.Now()
+	var s Swap
+	for i, c := range []struct {
+		after  time.Duration // since the one before
+		better int
+		over   bool
+	}{
+		{0, 2, false}, {2*SwapWait - 1, 2, false}, {1, 2, true},
+		{0, 3, false}, {SwapWait, 3, true},
+		{0, 2, false}, {2 * SwapWait, 2, true},
+		{0, 1, false}, {1, 0, false}, {SwapWait - 1, 0, false}, {1, 0, true}, {0, 0, true},
+	} {
+		now = now.Add(c.after)
+		if s = s.Next(now, c.better); s.Over(now) != c.over {
+			t.Errorf("step %d: %d had better come back: over %t, want %t", i, c.better, s.Over(now), c.over)
+		}
+	}
+	if !(Swap{}).Next(now, 0).Over(now) {
+		t.Error("with nobody before it a site waits")
+	}
+}

@@ -89,14 +89,10 @@ func (d *daemon) worse(now time.Time, members []edge.MemberState) func(netip.Pre
 			delete(d.swaps, p)
 			return w
 		}
-		since, ok := d.swaps[p]
-		if !ok {
-			if d.swaps == nil {
-				d.swaps = map[netip.Prefix]time.Time{}
-			}
-			d.swaps[p], since = now, now
+		if d.swaps == nil {
+			d.swaps = map[netip.Prefix]edge.Swap{}
 		}
-		if now.Sub(since) < time.Duration(better)*edge.SwapWait {
+		if d.swaps[p] = d.swaps[p].Next(now, better); !d.swaps[p].Over(now) {
 			return edge.Worse{}
 		}
 		return w

@@ -75,7 +75,7 @@ type daemon struct {
 	fine       map[edge.ProbeID]time.Time // see followShared
 	trusts     []edge.Trust
 	forced     forcing
-	swaps      map[netip.Prefix]time.Time // see worse
+	swaps      map[netip.Prefix]edge.Swap // see worse
 	outlook    outlook
 	peersSeen  []edge.PeerState // at the last snapshot
 	meter      *meter

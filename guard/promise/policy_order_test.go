@@ -226,6 +226,7 @@ func TestLeavesAreLimited(t *testing.T) {
 			n.Tick(r.now) // what is not configured and not held is forgotten
 			r.held[id] = true
 		}
+		r.pass(taking) // from now on it may be promised
 		a := r.nodes["a1"]
 		for _, p := range s.Prefixes {
 			r.wishOf("a1", p.Net, edge.SeveritySick)

@@ -79,6 +79,10 @@ const (
 	// marginMax is taken off a promise, on top of a tenth of its lease: for
 	// the withdrawal itself, which takes time after the permit was looked at.
 	marginMax = 500 * time.Millisecond
+	// taking is how long a prefix must have been held before it is promised to stay:
+	// Held says what the routers were sent, and they need a moment until they have it
+	// in force. FRR in the lab took 60 ms, in which another site had left for it.
+	taking = 2 * time.Second
 	// stale is how old what Held says may be.
 	stale = 2 * time.Second
 	// leaseMax bounds what another node's promise can claim.
@@ -172,8 +176,9 @@ type seat struct {
 	leftAt time.Time
 
 	// As the one asked.
-	bound map[edge.NodeID]binding
-	seen  map[edge.NodeID]Round
+	heldFrom time.Time // since when Held has said so without a break; zero: it does not
+	bound    map[edge.NodeID]binding
+	seen     map[edge.NodeID]Round
 }
 
 type binding struct {
@@ -231,6 +236,11 @@ func New(o Options) (*Node, error) {
 	}
 	if _, err := n.Update(o.Started, o.Settings); err != nil {
 		return nil, err
+	}
+	for p, s := range n.seats {
+		if n.held(p) { // as it was before this process: see blind
+			s.heldFrom = n.started.Add(-taking)
+		}
 	}
 	return n, nil
 }
@@ -344,6 +354,7 @@ func (n *Node) Tick(now time.Time) []Message {
 	for _, p := range n.order {
 		s := n.seats[p]
 		n.lapse(now, s)
+		n.look(now, s)
 		n.gone(now, s)
 		n.progress(now, s)
 		n.seek(now, s)

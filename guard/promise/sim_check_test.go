@@ -2,6 +2,7 @@ package promise
 
 import (
 	"slices"
+	"time"
 
 	"github.com/catchment-dev/edge"
 )
@@ -147,6 +148,10 @@ func (w *world) checkGone(b *box, net int, o *order) {
 	}
 }
 
+// inForce is how long the routers may take until a route that they were sent is in
+// force.
+const inForce = time.Second
+
 // checkPromise is what must be true of a node that promises to stay.
 func (w *world) checkPromise(b *box, m *Message) {
 	net := netOf(m.Prefix)
@@ -158,6 +163,8 @@ func (w *world) checkPromise(b *box, m *Message) {
 		w.fail("j", "%s promises %s to stay with %s, and does not announce it", b.id, m.To, m.Prefix)
 	case !s.onAir:
 		w.fail("j", "%s promises %s to stay with %s, and has left it", b.id, m.To, m.Prefix)
+	case w.now-s.backAt < inForce: // not after a session that was lost for so short that nobody saw it
+		w.fail("j", "%s promises %s to stay with %s, which its routers have not in force yet", b.id, m.To, m.Prefix)
 	case m.Well && !s.wish.Well:
 		w.fail("j", "%s promises %s to stay with %s in good health, and is not", b.id, m.To, m.Prefix)
 	}

@@ -39,6 +39,7 @@ const (
 	forgetsForce          // a restarted site does not know that it was forced
 	sameRounds            // two processes of a node may have the same boot id
 	mixesProcesses        // the release of one process frees of what was promised to another
+	atOnce                // a prefix that is announced again is promised at once
 	mutants
 )
 
@@ -72,6 +73,7 @@ var proofs = [mutants]struct{ name, kinds string }{
 	forgetsForce:   {"forgets on restart that it was forced", "j"},
 	sameRounds:     {"same boot id after two restarts", "b"},
 	mixesProcesses: {"release of another process", "b"},
+	atOnce:         {"promises at once what it announces again", "j"},
 }
 
 func (m mutant) String() string { return proofs[m].name }
@@ -237,6 +239,8 @@ func (w *world) mutate(b *box, m *Message) bool {
 		m.Round = s.round.id
 	case w.bug == fromAnswer && m.Kind == Promise && s.round != nil && s.round.id == m.Round:
 		s.round.asked[m.From] = b.clock(w.now)
+	case w.bug == atOnce && m.Kind == Intent && b.node.held(m.Prefix):
+		s.heldFrom = b.clock(w.now).Add(-time.Hour)
 	case w.bug == mixesProcesses && m.Kind == Intent:
 		if o, ok := s.bound[m.From]; ok {
 			o.round.Boot = m.Round.Boot

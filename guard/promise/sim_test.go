@@ -173,7 +173,7 @@ func newWorld(p *plan, bug mutant) *world {
 		}
 		b.offset = w.upTo(time.Hour)
 		for net := range b.spots {
-			b.spots[net] = spot{onAir: true, was: true, view: true, lostAt: -time.Hour, floor: p.Confs[0].Floor, wish: Wish{Well: true}}
+			b.spots[net] = spot{onAir: true, was: true, view: true, lostAt: -time.Hour, backAt: -time.Hour, floor: p.Confs[0].Floor, wish: Wish{Well: true}}
 		}
 		w.boxes = append(w.boxes, b)
 	}

@@ -14,6 +14,7 @@ import (
 // promise again that stands, since that may have been lost. Any other copy is a
 // replay, and so is one that was overtaken by its own release.
 func (n *Node) onIntent(now time.Time, s *seat, m Message) {
+	n.look(now, s)
 	if last, ok := s.seen[m.From]; ok && !m.Round.After(last) {
 		if b, ok := s.bound[m.From]; ok && b.round == m.Round && now.Before(b.until) && n.stands(now, s) {
 			n.answer(m, Promise, "") // for as long as then: the lease may be another now
@@ -47,7 +48,7 @@ func (n *Node) onIntent(now time.Time, s *seat, m Message) {
 // stands says whether nothing has come between a promise and its sender: sessions
 // that are lost, or an operator's force.
 func (n *Node) stands(now time.Time, s *seat) bool {
-	return !s.leaving && !s.left && !now.Before(s.unsure) && n.held(s.prefix)
+	return !s.leaving && !s.left && !now.Before(s.unsure) && n.held(s.prefix) && now.Sub(s.heldFrom) >= taking
 }
 
 // refusal says why this node does not promise; empty: it does.
@@ -59,6 +60,8 @@ func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
 		return "it has withdrawn"
 	case !n.held(s.prefix):
 		return "it does not announce the prefix"
+	case now.Sub(s.heldFrom) < taking:
+		return "it announces the prefix since a moment ago, and its routers may not have taken it yet"
 	case now.Before(n.blind):
 		return "it has started a moment ago, and what it did before may still take effect"
 	case now.Before(s.unsure):
@@ -210,6 +213,16 @@ func (s *seat) boundTo(now time.Time) []edge.Binding {
 	return out
 }
 
+// look follows since when the prefix is held.
+func (n *Node) look(now time.Time, s *seat) {
+	switch {
+	case !n.held(s.prefix):
+		s.heldFrom = time.Time{}
+	case s.heldFrom.IsZero():
+		s.heldFrom = now
+	}
+}
+
 // gone finds out whether a prefix that this node has withdrawn is back. What
 // the speaker was last seen to hold may be older than the withdrawal, so it is
 // believed only once it has shown the prefix gone, or after a whole lease and
@@ -223,7 +236,8 @@ func (n *Node) gone(now time.Time, s *seat) {
 		return
 	}
 	if s.absent || now.Sub(s.leftAt) >= max(n.policy.PromiseLease, stale) {
-		s.left, s.absent = false, false
+		// It may have been announced again just now, without having been seen absent.
+		s.left, s.absent, s.heldFrom = false, false, now
 		n.version++
 	}
 }

@@ -109,6 +109,20 @@ func TestReleaseAfterLeaving(t *testing.T) {
 	}
 }
 
+// TestSessionBack: a prefix that was not held for a moment is promised only when it has
+// been held again for long enough, be it asked anew or once more.
+func TestSessionBack(t *testing.T) {
+	r := newRig(t, 1, "a1", "b1")
+	r.held["a1"] = false
+	r.pass(100 * time.Millisecond)
+	r.held["a1"] = true
+	r.wish("b1", edge.SeveritySick)
+	r.pass(taking - 200*time.Millisecond)
+	r.want("b1", false, "its routers may not have taken it yet")
+	r.pass(1500 * time.Millisecond)
+	r.want("b1", true)
+}
+
 func TestWithdrawnSiteIsBack(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		r := newRig(t, 1, "a1", "b1")
@@ -121,6 +135,8 @@ func TestWithdrawnSiteIsBack(t *testing.T) {
 		}
 		r.held["a1"] = true
 		r.wish("b1", edge.SeveritySick)
+		r.pass(taking - 100*time.Millisecond) // its routers may not have taken it yet
+		r.want("b1", false)
 		r.pass(2 * time.Second)
 		r.want("b1", seen)
 		r.pass(10 * time.Second) // a whole lease: nothing read back is so old

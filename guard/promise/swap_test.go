@@ -18,7 +18,7 @@ type layered struct {
 	*rig
 	health map[edge.NodeID]edge.Condition
 	last   map[edge.NodeID]edge.Decision
-	since  map[edge.NodeID]time.Time // since when a worse one is seen
+	swaps  map[edge.NodeID]edge.Swap
 	told   []edge.MemberState
 	gone   map[edge.NodeID]int // how often it has withdrawn
 	floor  int
@@ -27,7 +27,7 @@ type layered struct {
 
 func newLayered(t *testing.T, floor int, names ...string) *layered {
 	l := &layered{rig: newRig(t, floor, names...), health: map[edge.NodeID]edge.Condition{}, last: map[edge.NodeID]edge.Decision{},
-		since: map[edge.NodeID]time.Time{}, gone: map[edge.NodeID]int{}, floor: floor, least: len(names)}
+		swaps: map[edge.NodeID]edge.Swap{}, gone: map[edge.NodeID]int{}, floor: floor, least: len(names)}
 	for id := range l.nodes {
 		l.be(id, 0)
 	}
@@ -90,13 +90,10 @@ func (l *layered) decide(id edge.NodeID) {
 func (l *layered) worse(id edge.NodeID, severity int) edge.Worse {
 	w, better := edge.WorseElsewhere(net1, edge.SiteID(id[:1]), severity, l.told, 10*time.Second)
 	if w == (edge.Worse{}) {
-		delete(l.since, id)
+		delete(l.swaps, id)
 		return w
 	}
-	if _, ok := l.since[id]; !ok {
-		l.since[id] = l.now
-	}
-	if l.now.Sub(l.since[id]) < time.Duration(better)*edge.SwapWait {
+	if l.swaps[id] = l.swaps[id].Next(l.now, better); !l.swaps[id].Over(l.now) {
 		return edge.Worse{}
 	}
 	return w
