@@ -16,6 +16,9 @@ import (
 
 const source = "promise.pml"
 
+// sources are the files of the model: source includes the other.
+func sources() []string { return []string{source, "alike.pml"} }
+
 // search is one run of spin.
 type search struct {
 	defs   []string // NAME or NAME=VALUE, for the model
@@ -40,8 +43,10 @@ type verdict struct {
 func (s search) check(t *testing.T) verdict {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, source), []byte(read(t, source)), 0o644); err != nil {
-		t.Fatal(err)
+	for _, name := range sources() {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(read(t, name)), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	defs := []string{}
 	for _, d := range s.defs {
