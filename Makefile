@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor bench-gossip clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ bench-health: ## 2,000 probes a second beside HAProxy and the bare system calls;
 	sh test/install.sh test
 	mkdir -p out/bench
 	set -o pipefail; $(GO) test -run '^$$' -bench '^Benchmark2000ProbesPerSecond$$' -benchtime 1x -timeout 15m ./health | $(GO) run ./test/bench out/bench/health.json health.Benchmark2000ProbesPerSecond/
+
+bench-gossip: ## 300 members in one process: how soon a claim is at all, what each sends and receives at rest; then cuts of 20 s, 75 s and 10 min; writes out/bench/gossip.json
+	sh test/install.sh test
+	mkdir -p out/bench
+	$(GO) test -count=1 -v -timeout 60m -run '^TestMembers$$' ./guard -args -members 300 -gossip $(CURDIR)/out/bench/gossip.json
+	$(GO) test -count=1 -v -timeout 60m -run '^TestLongPartitions$$' ./guard -args -cuts 20s,75s,10m
 
 reload-storm: ## 1,000 configuration reloads of a box with two routers: no session resets, nothing withdrawn, no request lost
 	sh test/install.sh test

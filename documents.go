@@ -129,8 +129,12 @@ type MemberState struct {
 	Site SiteID `json:"site"`
 	// Alive is the failure detector's opinion: a hint, never counted.
 	Alive bool `json:"alive"`
-	// Age is how old its last report is; negative if there is none.
-	Age    time.Duration `json:"age_ns"`
+	// Age is how long ago its node itself said that its report stands, with a sign of
+	// life; one that only others have passed on counts as old. Negative if there is
+	// none.
+	Age time.Duration `json:"age_ns"`
+	// Said is how long ago its report was made, as far as that is known.
+	Said   time.Duration `json:"said_ns"`
 	Report Report        `json:"report"`
 }
 
@@ -178,6 +182,11 @@ type GuardDecision struct {
 // GuardState is what the guard shows of itself.
 type GuardState struct {
 	Members []MemberState `json:"members"`
+	// Fresh is how old the word of a node may be, by its Age, to count.
+	Fresh time.Duration `json:"fresh_ns"`
+	// Isolated says that no node of another site has been heard for ten seconds:
+	// nothing is withdrawn, nor let go of.
+	Isolated bool `json:"isolated"`
 	// Bound are the promises this node has given and not been released from.
 	Bound []Binding `json:"bound"`
 	// Asking are this node's own wishes.

@@ -16,10 +16,10 @@ func (g *Guard) demand() (float64, bool) {
 	} else if g.own.raw == nil {
 		return 0, false
 	}
-	sum := own.Load.Demand
+	sum, of := own.Load.Demand, max(demandAge, g.fresh())
 	for _, n := range g.roster.Load().others {
 		h := g.heard[n.ID]
-		old := h != nil && time.Since(h.at) > demandAge
+		old := h != nil && time.Since(h.at) > of
 		if h == nil || old && g.up.is(n.ID) {
 			return 0, false
 		}

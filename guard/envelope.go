@@ -27,19 +27,25 @@ import (
 //
 //	messages version kind who len(to) to to_boot JSON, a list; signature
 //	report   version kind who DEFLATE(JSON) signature
+//	pulse    version kind who len(to) to to_boot stands boot seq age_ms made_ms signature
 //	state    version kind {age_ms len report}*
+//	digest   version kind len(node) node {len(node) node boot seq}*
 //	who      len(node) node len(site) site boot seq
 //
-// Numbers are big-endian: boot, to_boot, seq 8 bytes, age_ms, len 4, len() 1,
-// signature 64. The head, which is all before the body, tells who speaks, as
-// which process, and whether it is news: what is not (most is not) is dropped
-// before a signature is checked, and no body is read before that.
+// Numbers are big-endian: boot, to_boot, seq, stands 8 bytes, age_ms, made_ms, len
+// 4, len() 1, signature 64. The head, which is all before the body, tells who
+// speaks, as which process, and whether it is news: what is not (most is not) is
+// dropped before a signature is checked, and no body is read before that. A state
+// and a digest are not signed: in the one each report is, and what the other makes
+// a node do is to send a bounded number of reports to a node of the roster.
 const (
 	version = 2
 
 	kindMessages = 1
 	kindReport   = 2
 	kindState    = 3
+	kindPulse    = 4
+	kindDigest   = 5
 )
 
 // Limits, in bytes unless they say otherwise.
@@ -53,10 +59,12 @@ const (
 	maxBatchBytes = 512 << 10
 	// maxReport bounds a report before and after it is unpacked.
 	maxReport = 1 << 20
-	maxText   = 256
-	maxName   = 32
-	maxItems  = 4096 // claims, regions
-	maxBoot   = math.MaxInt64 - 1
+	// maxMessage bounds what is received: a report in a state, for one.
+	maxMessage = maxReport + 1<<10
+	maxText    = 256
+	maxName    = 32
+	maxItems   = 4096 // claims, regions
+	maxBoot    = math.MaxInt64 - 1
 	// maxHead is more than any head and signature take.
 	maxHead = 256
 )
@@ -81,7 +89,7 @@ func kindOf(raw []byte) (byte, error) {
 		return 0, errMalformed
 	case raw[0] != version:
 		return 0, errVersion
-	case len(raw) > maxReport:
+	case len(raw) > maxMessage:
 		return 0, errOversize
 	}
 	return raw[1], nil
@@ -155,19 +163,24 @@ type head struct {
 	node edge.NodeID
 	site edge.SiteID
 	boot int64
-	// seq counts the reports of a process, or its batches to one node, from 1.
+	// seq counts the reports of a process, its pulses, or its batches to one node,
+	// from 1.
 	seq uint64
-	// to is for whom messages are, and for which process of it; 0: not known.
+	// to is for whom messages and pulses are, and for which process of it; 0: not
+	// known.
 	to     edge.NodeID
 	toBoot int64
 }
+
+// isDirect says whether letters of a kind are for one node.
+func isDirect(kind byte) bool { return kind == kindMessages || kind == kindPulse }
 
 func (h head) append(kind byte) []byte {
 	name := func(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
 	b := name(name([]byte{version, kind}, string(h.node)), string(h.site))
 	b = binary.BigEndian.AppendUint64(b, uint64(h.boot))
 	b = binary.BigEndian.AppendUint64(b, h.seq)
-	if kind == kindMessages {
+	if isDirect(kind) {
 		b = binary.BigEndian.AppendUint64(name(b, string(h.to)), uint64(h.toBoot))
 	}
 	return b
@@ -176,6 +189,7 @@ func (h head) append(kind byte) []byte {
 // letter is what a node says: a head, a body and a signature.
 type letter struct {
 	head
+	raw    []byte // all of it
 	body   []byte
 	signed []byte // what the signature is over
 	seal   []byte
@@ -187,9 +201,9 @@ func open(raw []byte, kind byte) (letter, error) {
 		return letter{}, err
 	}
 	c := &cursor{b: raw[2:]}
-	l := letter{head: head{node: edge.NodeID(c.name()), site: edge.SiteID(c.name()), boot: c.boot(), seq: c.uint64()}}
+	l := letter{raw: raw, head: head{node: edge.NodeID(c.name()), site: edge.SiteID(c.name()), boot: c.boot(), seq: c.uint64()}}
 	c.bad = c.bad || l.boot == 0
-	if kind == kindMessages {
+	if isDirect(kind) {
 		l.to, l.toBoot = edge.NodeID(c.name()), c.boot()
 	}
 	n := len(c.b) - ed25519.SignatureSize
@@ -236,6 +250,10 @@ func (c *cursor) boot() int64 {
 
 func (h head) newer(than edge.Report) bool {
 	return h.boot > than.Boot || h.boot == than.Boot && h.seq > than.Seq
+}
+
+func (h head) older(than edge.Report) bool {
+	return h.boot < than.Boot || h.boot == than.Boot && h.seq < than.Seq
 }
 
 func encodeReport(r edge.Report, key ed25519.PrivateKey) ([]byte, error) {
@@ -329,41 +347,6 @@ func tidyReport(r *edge.Report) {
 }
 
 func isRate(f float64) bool { return f >= 0 && f <= math.MaxFloat64 } // neither NaN nor infinite
-
-func encodeState(now time.Time, all []heard) []byte {
-	b := []byte{version, kindState}
-	for _, h := range all {
-		age := min(max(0, now.Sub(h.at).Milliseconds()), math.MaxUint32)
-		b = binary.BigEndian.AppendUint32(b, uint32(age))
-		b = binary.BigEndian.AppendUint32(b, uint32(len(h.raw)))
-		b = append(b, h.raw...)
-	}
-	return b
-}
-
-// decodeState calls each with a copy of every report, as far as b can be read.
-func decodeState(b []byte, each func(age time.Duration, raw []byte)) error {
-	switch {
-	case len(b) < 2:
-		return errMalformed
-	case b[0] != version:
-		return errVersion
-	case b[1] != kindState:
-		return errKind
-	}
-	for b = b[2:]; len(b) > 0; {
-		if len(b) < 8 {
-			return errMalformed
-		}
-		age, n := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
-		if uint64(len(b)-8) < uint64(n) {
-			return errMalformed
-		}
-		each(time.Duration(age)*time.Millisecond, bytes.Clone(b[8:8+n]))
-		b = b[8+n:]
-	}
-	return nil
-}
 
 // isName says whether s can be a name of the configuration.
 func isName(s string) bool {

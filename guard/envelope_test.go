@@ -33,6 +33,8 @@ var report1 = edge.Report{
 
 var head1 = head{node: "a1", site: "a", boot: 1_700_000_000_000_000_000, seq: 9, to: "b1", toBoot: 5}
 
+var pulse1 = pulse{head: head1, stands: 7, knows: head{boot: 5, seq: 6}, age: time.Second, made: time.Minute}
+
 func TestMessageRoundTrip(t *testing.T) {
 	raw := encodeMessages(head1, messages, keyOf("a1"))
 	l, err := open(raw, kindMessages)
@@ -207,17 +209,25 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(l.body)
 	}
-	f.Add(encodeState(time.Unix(100, 0), []heard{{raw: raw, at: time.Unix(40, 0)}, {raw: raw}}))
+	f.Add(appendState(appendState([]byte{version, kindState}, raw, time.Minute), raw, 0))
+	pulsed := encodePulse(pulse1, keyOf("a1"))
+	f.Add(pulsed)
+	f.Add(pulsed[len(pulsed)-ed25519.SignatureSize-pulseBody : len(pulsed)-ed25519.SignatureSize])
+	f.Add(encodeDigest("b1", []head{head1, {node: "c1", boot: 5, seq: 6}}))
 	f.Add([]byte{})
 	f.Add([]byte{version, kindState, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, kind := range []byte{kindMessages, kindReport} {
+		for _, kind := range []byte{kindMessages, kindReport, kindPulse} {
 			if l, err := open(b, kind); err == nil && !bytes.Equal(l.head.append(kind), b[:len(b)-len(l.body)-len(l.seal)]) {
 				t.Errorf("head %+v comes back as another", l.head)
 			}
 		}
 		fuzzMessages(t, letter{head: head1, body: b})
 		fuzzReport(t, letter{head: head{node: "a1", site: "a", boot: report1.Boot, seq: report1.Seq}, body: b})
+		fuzzPulse(t, letter{head: head1, body: b})
+		if from, all, err := decodeDigest(b); err == nil && !bytes.Equal(encodeDigest(from, all), b) {
+			t.Errorf("digest %x comes back as another", b)
+		}
 		total := 0
 		decodeState(b, func(age time.Duration, raw []byte) {
 			total += len(raw)
@@ -242,6 +252,20 @@ func fuzzMessages(t *testing.T, l letter) {
 	}
 	if got, err := decodeMessages(again); err != nil || !slices.Equal(got, all) {
 		t.Errorf("%+v comes back as %+v, %v", all, got, err)
+	}
+}
+
+func fuzzPulse(t *testing.T, l letter) {
+	p, err := decodePulse(l)
+	if err != nil {
+		return
+	}
+	again, err := open(encodePulse(p, keyOf("a1")), kindPulse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decodePulse(again); err != nil || got != p {
+		t.Errorf("%+v comes back as %+v, %v", p, got, err)
 	}
 }
 

@@ -10,11 +10,14 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"go.uber.org/goleak"
 
 	"github.com/catchment-dev/edge"
@@ -61,12 +64,15 @@ type fleet struct {
 	floor  int
 	nodes  []*node
 	log    *testLog
+	tune   func(*memberlist.Config)
+	mu     sync.Mutex // guards nodes while they are started
 }
 
 type node struct {
 	*Guard
 	edge.Node
 	held atomic.Bool
+	says atomic.Pointer[[]edge.Claim] // in place of what tellAll says
 	stop func()
 }
 
@@ -80,10 +86,13 @@ func keyOf[T ~string](name T) ed25519.PrivateKey {
 func newFleet(t *testing.T, n, floor int) *fleet {
 	f := &fleet{t: t, floor: floor, log: &testLog{t: t}}
 	t.Cleanup(f.log.end)
-	block := netip.AddrFrom4([4]byte{127, byte(64 + os.Getpid()%128), byte(blocks.Add(1)), 0})
+	block := netip.AddrFrom4([4]byte{127, byte(64 + os.Getpid()%128), byte(blocks.Add(uint32(n/256 + 1))), 0})
 	for i := range n {
 		block = block.Next()
-		name := string(rune('a' + i))
+		name := string(rune('a' + i%26))
+		if i >= 26 {
+			name += strconv.Itoa(i)
+		}
 		f.roster = append(f.roster, edge.Node{ID: edge.NodeID(name), Site: edge.SiteID(name), Gossip: netip.AddrPortFrom(block, 7946), PublicKey: PublicKey(keyOf(name))})
 	}
 	f.nodes = make([]*node, n)
@@ -138,6 +147,7 @@ func (f *fleet) start(i int, tweak ...func(*Options)) *node {
 	if n.Guard, err = New(o); err != nil {
 		f.t.Fatal(err)
 	}
+	n.tune = f.tune
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
@@ -153,8 +163,17 @@ func (f *fleet) start(i int, tweak ...func(*Options)) *node {
 	case err := <-done:
 		f.t.Fatalf("run %s: %v", n.ID, err)
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.nodes[i] = n
 	return n
+}
+
+// running are the nodes that have been started.
+func (f *fleet) running() []*node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n == nil })
 }
 
 func (f *fleet) startAll() {
@@ -181,8 +200,8 @@ func (f *fleet) seen(n int) bool {
 
 func (n *node) alive() int {
 	up := 0
-	for _, m := range n.Members() {
-		if m.Alive {
+	for _, o := range n.roster.Load().others {
+		if n.up.is(o.ID) {
 			up++
 		}
 	}

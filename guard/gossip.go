@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -22,23 +23,29 @@ const (
 	// rejoinEvery is the pause between attempts to reach nodes that are not
 	// alive: memberlist never does, and stays split after a partition.
 	rejoinEvery = 2 * time.Second
-	// rejoinAtOnce bounds the attempts under way. One that succeeds brings the
-	// whole other side back.
+	// rejoinAtOnce bounds the attempts under way.
 	rejoinAtOnce = 8
-	// streamTimeout bounds each use of a TCP connection, and the connecting.
-	streamTimeout = 2 * time.Second
+	// rejoinMost is how long one node is left alone after an attempt at most: in
+	// a fleet of 300 all others try, and a node with a wrong key answers them.
+	rejoinMost = 15 * time.Second
+	// quickProbes is the size of a fleet up to which the failure detector is quick.
+	quickProbes = 30 // nodes
+	// streamTimeout bounds each use of a TCP connection, and the connecting: two
+	// SYNs may be lost, and a question is old by then.
+	streamTimeout = 5 * time.Second
 )
 
 // label tells our gossip from any other on the same port. It is authenticated
 // with each packet.
 const label = "catchment"
 
-// memberlistConfig is the LAN configuration, tuned: a dead node is noticed in
-// 3 to 5 seconds (a false alarm costs nothing, membership is only a hint), and
-// states are exchanged often enough for reports that do not fit a packet.
+// memberlistConfig is the WAN configuration, tuned. As it is, it takes 40 seconds
+// to notice that one of ten nodes is dead. That need not be quick, as nothing is
+// decided by membership and signs of life of our own tell how old a word is, but
+// an operator looks at it.
 func (g *Guard) memberlistConfig(tr *transport) *memberlist.Config {
 	self := g.roster.Load().self
-	c := memberlist.DefaultLANConfig()
+	c := memberlist.DefaultWANConfig()
 	c.Name = string(self.ID)
 	c.Label = label
 	c.Keyring = g.keys.ring
@@ -46,46 +53,86 @@ func (g *Guard) memberlistConfig(tr *transport) *memberlist.Config {
 	c.BindAddr, c.BindPort = g.bind.Addr().String(), int(g.bind.Port())
 	c.AdvertiseAddr, c.AdvertisePort = self.Gossip.Addr().String(), int(self.Gossip.Port())
 	c.TCPTimeout = streamTimeout
-	c.ProbeInterval, c.ProbeTimeout = time.Second, 500*time.Millisecond
-	c.SuspicionMult, c.SuspicionMaxTimeoutMult = 3, 2
-	c.AwarenessMaxMultiplier = 2
-	c.PushPullInterval = 10 * time.Second
+	// A round trip around the world takes 0.3 s: 1 s is enough for a packet, and
+	// the second that is left for a ping over TCP. A suspect has 8 s in a fleet of
+	// ten to say that it is alive. In a large fleet each false alarm is told by all to
+	// all, so the probes stay at 5 and 3 s, and a suspect of 300 has 50 s.
+	if len(g.roster.Load().byID) <= quickProbes {
+		c.ProbeInterval, c.ProbeTimeout = 2*time.Second, time.Second
+	}
+	c.SuspicionMult, c.SuspicionMaxTimeoutMult = 4, 3 // three times that if nobody else suspects it
+	c.AwarenessMaxMultiplier = 4                      // a box that is slow itself suspects later, but within the minute
+	// Nothing is sent while there is no news: to be quick costs nothing at rest,
+	// and a claim has to be everywhere within 5 s.
+	c.GossipInterval = 200 * time.Millisecond
 	c.DeadNodeReclaimTime = 5 * time.Second // the roster says what address a node has
 	c.EnableCompression = false             // reports are packed already
 	c.Logger = log.New(&logLines{log: g.log, drop: g.drops.add}, "", 0)
 	c.Delegate, c.Events = (*delegate)(g), g.up
 	c.Alive, c.Conflict, c.Merge = (*admission)(g), (*admission)(g), (*admission)(g)
+	if g.tune != nil {
+		g.tune(c)
+	}
 	return c
 }
 
-// rejoin tries to reach the nodes that are not alive, for ever.
+// rejoin tries to reach the nodes that are not alive, for ever: one at a time, more
+// at once while none is reached, and none for a while after one was, since it
+// brings others. When a whole fleet starts, each would join each otherwise.
 func (g *Guard) rejoin(ctx context.Context, list *memberlist.Memberlist, spawn func(func() error)) error {
-	slots := make(chan struct{}, rejoinAtOnce)
+	tried, done := map[edge.NodeID]time.Time{}, make(chan bool, rejoinAtOnce)
+	underway, most, quiet := 0, 1, time.Time{}
 	t := time.NewTicker(rejoinEvery)
 	defer t.Stop()
 	for {
-		dead := g.dead()
+		dead, now := g.dead(), time.Now()
+		rest := rejoinRest(len(dead), len(g.roster.Load().others))
 		rand.Shuffle(len(dead), func(i, j int) { dead[i], dead[j] = dead[j], dead[i] })
 		for _, n := range dead {
-			select {
-			case slots <- struct{}{}:
-			default:
+			if underway >= most || now.Before(quiet) {
+				break
+			}
+			if now.Sub(tried[n.ID]) < rest {
 				continue
 			}
+			tried[n.ID] = now
+			underway++
 			spawn(func() error {
-				defer func() { <-slots }()
-				if _, err := list.Join([]string{string(n.ID) + "/" + n.Gossip.String()}); err != nil {
+				_, err := list.Join([]string{string(n.ID) + "/" + n.Gossip.String()})
+				if err != nil {
 					g.log.Debug("member not reached", "member", n.ID, "err", err)
 				}
+				done <- err == nil // never blocks: it has room for all
 				return nil
 			})
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
+		for tick := false; !tick; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case ok := <-done:
+				underway--
+				if ok {
+					most, quiet = 1, time.Now().Add(afterJoin(len(g.roster.Load().others)))
+				} else {
+					most = min(2*most, rejoinAtOnce)
+				}
+			case <-t.C:
+				tick = true
+			}
 		}
 	}
+}
+
+// afterJoin is how long a node waits for what a join of another one of n brings.
+func afterJoin(n int) time.Duration {
+	return min(rejoinEvery+time.Duration(n)*time.Second/30, rejoinMost)
+}
+
+// rejoinRest is how long a node is left alone that was not reached, when so many
+// are dead of others: the fewer are, the more nodes try each of them.
+func rejoinRest(dead, others int) time.Duration {
+	return min(time.Duration(others-dead)*time.Second/20, rejoinMost)
 }
 
 func (g *Guard) dead() []edge.Node {
@@ -98,8 +145,8 @@ func (g *Guard) dead() []edge.Node {
 	return out
 }
 
-// take reads one message from the inbox.
-func (g *Guard) take(raw []byte) {
+// take reads one message.
+func (g *Guard) take(raw []byte, post *courier) {
 	kind, err := kindOf(raw)
 	if err != nil {
 		g.drops.add(err.Error())
@@ -108,6 +155,12 @@ func (g *Guard) take(raw []byte) {
 	switch kind {
 	case kindReport:
 		g.hear(raw, 0, true)
+	case kindState:
+		g.mergeState(raw)
+	case kindPulse:
+		post.hearPulse(raw)
+	case kindDigest:
+		post.compare(raw)
 	case kindMessages:
 		all, err := g.takeMessages(raw)
 		if err != nil {
@@ -128,6 +181,39 @@ func (g *Guard) take(raw []byte) {
 	}
 }
 
+// inboxSize and inboxBytes bound what waits in a mailbox; more is dropped.
+const (
+	inboxSize  = 1024
+	inboxBytes = 16 << 20
+)
+
+// mailbox holds what has come and is not read yet. Who takes from ch calls read.
+type mailbox struct {
+	ch    chan []byte
+	bytes atomic.Int64
+}
+
+func newMailbox() *mailbox { return &mailbox{ch: make(chan []byte, inboxSize)} }
+
+// put keeps a copy of b, since memberlist uses it again; false: there is no room.
+func (m *mailbox) put(b []byte) bool {
+	size := int64(len(b))
+	if m.bytes.Add(size) <= inboxBytes {
+		select {
+		case m.ch <- bytes.Clone(b):
+			return true
+		default:
+		}
+	}
+	m.bytes.Add(-size)
+	return false
+}
+
+func (m *mailbox) read(b []byte) []byte {
+	m.bytes.Add(-int64(len(b)))
+	return b
+}
+
 // delegate is what memberlist calls for our data. None of it blocks.
 type delegate Guard
 
@@ -136,16 +222,18 @@ var _ memberlist.Delegate = (*delegate)(nil)
 func (d *delegate) NodeMeta(int) []byte { return nil }
 
 func (d *delegate) NotifyMsg(b []byte) {
-	if len(b) > maxReport {
+	if len(b) > maxMessage {
 		d.drops.add(string(errOversize))
 		return
 	}
 	if !(*Guard)(d).worth(b) {
 		return
 	}
-	select {
-	case d.inbox <- bytes.Clone(b): // memberlist uses b again
-	default:
+	inbox := d.inbox
+	if b[1] == kindMessages {
+		inbox = d.asks
+	}
+	if !inbox.put(b) {
 		d.drops.add("inbox_full")
 	}
 }
@@ -154,8 +242,8 @@ func (d *delegate) GetBroadcasts(overhead, limit int) [][]byte {
 	return d.rumors.GetBroadcasts(overhead, limit)
 }
 
-func (d *delegate) LocalState(bool) []byte            { return (*Guard)(d).localState() }
-func (d *delegate) MergeRemoteState(b []byte, _ bool) { (*Guard)(d).mergeState(b) }
+func (d *delegate) LocalState(bool) []byte            { return (*Guard)(d).digest() }
+func (d *delegate) MergeRemoteState(b []byte, _ bool) { d.NotifyMsg(b) }
 
 // admission lets only nodes of the roster in, at their address of the roster.
 type admission Guard

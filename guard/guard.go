@@ -29,9 +29,6 @@ import (
 // tickEvery is how often the protocol is told the time.
 const tickEvery = 100 * time.Millisecond
 
-// inboxSize bounds the messages that wait to be read; more are dropped.
-const inboxSize = 1024
-
 // Options are what a Guard is made of.
 type Options struct {
 	// Self is this node; it must be in Roster, each node once.
@@ -74,7 +71,8 @@ type Guard struct {
 
 	roster  atomic.Pointer[roster]
 	rumors  *memberlist.TransmitLimitedQueue
-	inbox   chan []byte
+	asks    *mailbox      // of the protocol: they are read first
+	inbox   *mailbox      // the rest
 	kick    chan struct{} // there is something in outbox
 	changed chan struct{}
 	ready   chan struct{}
@@ -93,6 +91,20 @@ type Guard struct {
 	seq     uint64
 	heard   map[edge.NodeID]*heard
 	senders map[edge.NodeID]*sender
+	peers   map[edge.NodeID]*peer
+	late    map[edge.NodeID]*unread // the newest report of a node that came too soon after one before
+	beats   uint64                  // pulses sent
+	checks  [kindPulse + 1]pace     // signatures, by kind
+
+	// Of Publish: when it was last called, when something was new, the report
+	// that gossip carries, and how much may be sent.
+	vouched, newsAt time.Time
+	rumored         uint64
+	news, loads     pace
+
+	started time.Time
+	carrier atomic.Pointer[transport] // while it runs
+	tune    func(*memberlist.Config)  // nil but in tests
 }
 
 // roster is the configured fleet; it is replaced, never changed.
@@ -152,10 +164,10 @@ func New(o Options) (*Guard, error) {
 	g := &Guard{
 		self: o.Self, bind: o.Bind, keys: keys, key: o.NodeKey, log: o.Log,
 		drops: &counters{by: map[string]uint64{}},
-		inbox: make(chan []byte, inboxSize), kick: make(chan struct{}, 1),
+		asks:  newMailbox(), inbox: newMailbox(), kick: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1), ready: make(chan struct{}),
-		shown: map[netip.Prefix]edge.Permit{}, heard: map[edge.NodeID]*heard{}, senders: map[edge.NodeID]*sender{},
-		boot: started.UnixNano(), born: started.UnixNano(),
+		shown: map[netip.Prefix]edge.Permit{}, heard: map[edge.NodeID]*heard{}, senders: map[edge.NodeID]*sender{}, peers: map[edge.NodeID]*peer{}, late: map[edge.NodeID]*unread{},
+		boot: started.UnixNano(), born: started.UnixNano(), started: started,
 	}
 	g.roster.Store(r)
 	g.up = &liveness{on: map[edge.NodeID]bool{}, changed: g.signal, log: o.Log}
@@ -181,9 +193,18 @@ func (g *Guard) Ready() <-chan struct{} { return g.ready }
 
 // Changed signals that a permit, a member or a claim has changed since it was
 // last received from; changes in between are one signal. New figures of load
-// and signs of life do not signal: every node sends some each second, and who
+// and signs of life do not signal: many nodes send some each second, and who
 // publishes on each signal would make all others publish.
 func (g *Guard) Changed() <-chan struct{} { return g.changed }
+
+// Traffic returns how many bytes were sent and received since Run began, with the
+// headers of IP, UDP and TCP.
+func (g *Guard) Traffic() (sent, received int64) {
+	if t := g.carrier.Load(); t != nil {
+		sent, received = t.sent.bytes.Load(), t.received.bytes.Load()
+	}
+	return sent, received
+}
 
 func (g *Guard) signal() {
 	select {
@@ -204,6 +225,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	g.carrier.Store(tr)
 	list, err := memberlist.Create(g.memberlistConfig(tr))
 	if err != nil {
 		tr.Shutdown() // memberlist leaves it open on some errors
@@ -216,7 +238,8 @@ func (g *Guard) Run(ctx context.Context) error {
 		return list.Shutdown()
 	})
 	links := &links{send: list.SendReliable, seal: g.seal, sent: map[edge.NodeID]*atomic.Uint64{}, drop: g.drops.add, log: g.log, by: map[edge.NodeID]*link{}, spawn: group.Go}
-	group.Go(func() error { return g.serve(ctx, links) })
+	post := &courier{g: g, links: links, packet: list.SendBestEffort, log: g.log}
+	group.Go(func() error { return g.serve(ctx, post) })
 	group.Go(func() error { return g.rejoin(ctx, list, group.Go) })
 	close(g.ready)
 	g.log.Info("gossip is open", "bind", g.bind, "nodes", len(g.roster.Load().byID))
@@ -225,26 +248,44 @@ func (g *Guard) Run(ctx context.Context) error {
 
 // serve is the only goroutine that feeds the protocol with messages and time,
 // and that sends what comes out of it.
-func (g *Guard) serve(ctx context.Context, links *links) error {
+func (g *Guard) serve(ctx context.Context, post *courier) error {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	var large largeReports
 	for {
-		select {
+		select { // the time comes first, then what is asked, then what is merely told
 		case <-ctx.Done():
 			return nil
-		case raw := <-g.inbox:
-			g.take(raw)
-		case <-g.kick:
 		case now := <-tick.C:
-			g.do(func(now time.Time) []promise.Message {
-				g.refresh(now)
-				return g.core.Tick(now)
-			})
-			large.push(now, g, links)
+			g.beat(now, post)
+		default:
+			select {
+			case raw := <-g.asks.ch:
+				g.take(g.asks.read(raw), post)
+			default:
+				select {
+				case <-ctx.Done():
+					return nil
+				case now := <-tick.C:
+					g.beat(now, post)
+				case raw := <-g.asks.ch:
+					g.take(g.asks.read(raw), post)
+				case raw := <-g.inbox.ch:
+					g.take(g.inbox.read(raw), post)
+				case <-g.kick:
+				}
+			}
 		}
-		g.dispatch(links)
+		g.dispatch(post.links)
 	}
+}
+
+// beat does what time alone makes due.
+func (g *Guard) beat(now time.Time, post *courier) {
+	g.do(func(now time.Time) []promise.Message {
+		g.refresh(now)
+		return g.core.Tick(now)
+	})
+	post.tick(now)
 }
 
 // do runs one step of the protocol under the lock, at the present time, and

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -262,30 +261,6 @@ func TestClockWentBack(t *testing.T) {
 	}
 	f.nodes[1].Publish(edge.Report{Says: claim("new"), Load: edge.LoadRow{}})
 	f.until("a believes b's new report", func() bool { return f.nodes[0].report("b").Report.Says[0].Reason == "new" })
-}
-
-func TestPublishIsPaced(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 1, 0)
-	g, err := New(Options{Self: "a", Roster: f.roster, Policy: quick, Keys: [][]byte{key1}, NodeKey: keyOf("a"), Bind: f.roster[0].Gossip, Held: func(netip.Prefix) bool { return true }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	says := claim("same")
-	for i := range 100 {
-		g.Publish(edge.Report{Says: says, Load: edge.LoadRow{Demand: float64(i)}})
-	}
-	if g.seq != 1 || g.pending.Load.Demand != 99 {
-		t.Errorf("%d reports for 100 of the same claims, pending %+v", g.seq, g.pending)
-	}
-	g.Publish(edge.Report{Says: claim("another"), Load: edge.LoadRow{}})
-	if g.seq != 2 || g.pending != nil {
-		t.Error("a new claim did not go out at once")
-	}
-	g.Publish(edge.Report{Says: claim("bad"), Load: edge.LoadRow{Demand: math.NaN()}})
-	if g.drops.all()["own_report"] != 1 {
-		t.Errorf("a load that is no number: %v", g.drops.all())
-	}
 }
 
 func TestChangedSignals(t *testing.T) {

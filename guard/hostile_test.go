@@ -184,14 +184,15 @@ func TestStrangersWithTheKey(t *testing.T) {
 	say([]byte("\x01\x01[]"), "unknown_version")
 	say([]byte("\x02\x63{}"), "unknown_kind")
 	say([]byte("\x02\x01{}"), "malformed")
-	say(make([]byte, maxReport+1), "oversize")
-	for _, c := range forgeries(a) {
+	say(make([]byte, maxMessage+1), "oversize")
+	for _, c := range forgeries(a, f.nodes[1].boot) {
 		say(c.raw, c.want)
 	}
 	if a.alive() != 1 {
 		t.Errorf("%d members, want b alone", a.alive())
 	}
-	f.nodes[1].Publish(edge.Report{Says: claim("itself")}) // or a takes b to be who had its key
+	f.nodes[1].stop() // a takes this process of b to be who had its key
+	f.start(1)
 	f.stillWorks()
 }
 

@@ -298,6 +298,10 @@ func TestDemand(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.hear(raw, age, false)
+		g.readLate(time.Now().Add(takeEvery))
+		if age < demandAge { // else others have passed it on
+			g.note(pulse{head: head{node: id, site: edge.SiteID(id), boot: 5, seq: seq, to: "a", toBoot: g.boot}, stands: seq, age: age}, time.Now())
+		}
 	}
 	check("nothing is known", 0, false)
 	g.Publish(edge.Report{Load: edge.LoadRow{Demand: 1}})

@@ -61,6 +61,7 @@ type link struct {
 	mu    sync.Mutex
 	queue []outgoing
 	large []byte // the newest large report
+	lacks []byte // a state of what the node lacks, by its last digest
 	busy  bool
 }
 
@@ -86,6 +87,14 @@ func (k *link) report(raw []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.large = raw
+	k.wake()
+}
+
+// state queues a state in place of one that still waits.
+func (k *link) state(raw []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lacks = raw
 	k.wake()
 }
 
@@ -130,6 +139,10 @@ func (k *link) next() (batch []promise.Message, raw []byte, ok bool) {
 	}
 	if raw := k.large; raw != nil {
 		k.large = nil
+		return nil, raw, true
+	}
+	if raw := k.lacks; raw != nil {
+		k.lacks = nil
 		return nil, raw, true
 	}
 	k.busy = false

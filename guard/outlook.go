@@ -14,8 +14,8 @@ import (
 // shownPast is how many of the last rounds a State has.
 const shownPast = 10
 
-// outlook is how the fleet stands with each prefix, by the reports that were heard
-// within the lease of a promise, in the order of the configuration's prefixes. The
+// outlook is how the fleet stands with each prefix, by the reports that are
+// known to stand of late, in the order of the configuration's prefixes. The
 // lock is held.
 func (g *Guard) outlook(now time.Time, prefixes []netip.Prefix) []edge.GuardedPrefix {
 	at := g.standings(now)
@@ -30,7 +30,7 @@ func (g *Guard) outlook(now time.Time, prefixes []netip.Prefix) []edge.GuardedPr
 
 // standings says, for a prefix, how each site stands with it. The lock is held.
 func (g *Guard) standings(now time.Time) func(netip.Prefix) map[edge.SiteID]promise.Standing {
-	r, fresh := g.roster.Load(), g.core.Lease()
+	r, fresh := g.roster.Load(), g.fresh()
 	heard := map[edge.SiteID]bool{r.self.Site: true}
 	type place struct {
 		site   edge.SiteID

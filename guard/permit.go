@@ -118,6 +118,7 @@ func (g *Guard) State() edge.GuardState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
+	s.Fresh, s.Isolated = g.fresh(), g.isolated(now)
 	s.Bound, s.Asking = g.core.Bound(now), g.core.Asking(now)
 	s.Past = g.core.Past()
 	s.Past = s.Past[max(0, len(s.Past)-shownPast):]

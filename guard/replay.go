@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"time"
+
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/guard/promise"
 )
@@ -37,6 +39,11 @@ type sender struct {
 	boot  int64 // the newest that was seen, with a good signature
 	got   window
 	taken uint64 // batches of that boot
+	beat  uint64 // the number of its newest pulse
+	// What its pulses have said: which report stood when, and when that was made;
+	// on this node's clock.
+	stands      uint64
+	stood, made time.Time
 }
 
 // refuse says what is wrong with a head of messages; nil: nothing is.
@@ -100,34 +107,41 @@ func (g *Guard) addressed(h head) error {
 // worth says whether a letter is worth a place in the inbox, by its head alone:
 // what was recorded and is sent again must not push out what is new.
 func (g *Guard) worth(raw []byte) bool {
+	news, err := g.weigh(raw)
+	if err != nil {
+		g.drops.add(err.Error())
+	}
+	return news && err == nil
+}
+
+func (g *Guard) weigh(raw []byte) (bool, error) {
 	kind, err := kindOf(raw)
-	if err == nil && kind != kindMessages && kind != kindReport {
-		err = errKind
+	switch {
+	case err != nil:
+		return false, err
+	case kind == kindDigest && len(raw) > maxDigest:
+		return false, errOversize
+	case kind == kindState || kind == kindDigest:
+		return true, nil // they have no author
+	case kind < kindMessages || kind > kindDigest:
+		return false, errKind
 	}
-	var l letter
-	if err == nil {
-		l, err = open(raw, kind)
-	}
+	l, err := open(raw, kind)
 	if err == nil {
 		_, err = g.roster.Load().author(l.head)
 	}
-	if err == nil {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if kind == kindReport {
-			news, err := g.isNews(l.head)
-			if err != nil {
-				g.drops.add(err.Error())
-			}
-			return news
-		}
-		err = g.addressed(l.head)
-	}
 	if err != nil {
-		g.drops.add(err.Error())
-		return false
+		return false, err
 	}
-	return true
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch kind {
+	case kindReport:
+		return g.isNews(l.head)
+	case kindPulse:
+		return true, g.beating(l.head)
+	}
+	return true, g.addressed(l.head)
 }
 
 // isNews says whether a report is newer than what is known of its node; one of
@@ -140,7 +154,10 @@ func (g *Guard) isNews(h head) (bool, error) {
 	if h.boot < g.bootOf(h.node) {
 		return false, errStaleBoot
 	}
-	old := g.heard[h.node]
+	old, late := g.heard[h.node], g.late[h.node]
+	if late != nil && !late.olderThan(h) {
+		return false, nil
+	}
 	return old == nil || h.newer(old.report), nil
 }
 
@@ -169,7 +186,7 @@ func (g *Guard) takeMessages(raw []byte) ([]promise.Message, error) {
 	if err := g.addressed(l.head); err != nil {
 		return nil, err
 	}
-	if !g.stillKey(from) {
+	if !g.stillThere(from) {
 		return nil, errSignature
 	}
 	s := g.noteBoot(l.head)
@@ -178,9 +195,9 @@ func (g *Guard) takeMessages(raw []byte) ([]promise.Message, error) {
 	return decodeMessages(l)
 }
 
-// stillKey says whether the roster has not changed a node's key meanwhile. The
-// lock is held.
-func (g *Guard) stillKey(n edge.Node) bool {
+// stillThere says whether the roster has not changed a node's key or site meanwhile.
+// The lock is held.
+func (g *Guard) stillThere(n edge.Node) bool {
 	now, ok := g.roster.Load().byID[n.ID]
-	return ok && now.PublicKey == n.PublicKey
+	return ok && now.PublicKey == n.PublicKey && now.Site == n.Site
 }

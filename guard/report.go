@@ -2,6 +2,7 @@ package guard
 
 import (
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -17,16 +18,22 @@ import (
 type heard struct {
 	report edge.Report
 	raw    []byte    // as it was sent, so that it can be passed on unchanged
-	at     time.Time // when it was news, on this node's clock
+	at     time.Time // when it was last known to stand, on this node's clock
+	made   time.Time // when it was made, as far as that is known
 }
 
-// refreshEvery is how often a report is sent again in which no claim is new.
-const refreshEvery = time.Second
+// takeEvery is how often reports of one node are read, the latest ones. None that
+// means well has that many.
+const takeEvery = 100 * time.Millisecond
 
-// Publish tells the fleet about this node. It never blocks and may be called
-// as often as one likes: a new claim, view of a shared dependency or order goes
-// out at once, new figures of load and signs of life at most once a second, the
-// latest ones. Of r the node, the site and the numbers are filled in here.
+// Publish tells the fleet about this node. It never blocks, and it is to be
+// called more often than each second, also if nothing is new: what it was last
+// called with is what this node vouches for, and the others count on how long
+// ago that was. A new claim, view of a shared dependency or order goes out at
+// once, new figures of load when they have changed by something and so often as
+// the size of the fleet allows, once a second in a small one; figures that have
+// hardly changed, slowly. What is the same is not sent again. Of r the node, the
+// site and the numbers are filled in here.
 func (g *Guard) Publish(r edge.Report) {
 	r.Node, r.Site = g.self, g.roster.Load().self.Site
 	r.Says, r.Load.Regions = slices.Clone(r.Says), slices.Clone(r.Load.Regions)
@@ -35,18 +42,56 @@ func (g *Guard) Publish(r edge.Report) {
 	tidyReport(&r) // what is compared below has been sent tidied
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	now := time.Now()
 	g.pending = &r
-	g.refresh(time.Now())
+	g.refresh(now)
+	if g.seq > 0 && sameNews(r, g.own.report) {
+		g.vouched = now
+	}
 }
 
 // refresh publishes what is pending if it is time. The lock is held.
 func (g *Guard) refresh(now time.Time) {
-	r := g.pending
-	if r == nil || g.seq > 0 && now.Sub(g.own.at) < refreshEvery && sameNews(*r, g.own.report) {
-		return
+	if r := g.pending; r != nil && g.due(*r, now) {
+		g.pending = nil
+		g.publish(*r)
 	}
-	g.pending = nil
-	g.publish(*r)
+}
+
+// due says whether r is to be sent now. The lock is held.
+func (g *Guard) due(r edge.Report, now time.Time) bool {
+	n, size, since := len(g.roster.Load().byID), len(g.own.raw), now.Sub(g.own.at)
+	switch {
+	case g.seq == 0 || !sameNews(r, g.own.report):
+		if !g.news.take(now, newsEvery, newsBurst) {
+			return false
+		}
+		g.newsAt = now
+		return true
+	case since < loadLeast:
+		return false
+	case moved(r.Load, g.own.report.Load):
+		return g.loads.take(now, loadEvery(n, size), loadBurst)
+	}
+	return since >= driftEvery(n, size) && !sameLoad(r.Load, g.own.report.Load)
+}
+
+// moved says whether a figure of load is one that the others' proxies would
+// reckon otherwise with.
+func moved(a, b edge.LoadRow) bool {
+	return far(a.Demand, b.Demand) || !slices.EqualFunc(a.Regions, b.Regions, func(x, y edge.RegionView) bool {
+		return x.Region == y.Region && x.Up == y.Up && x.Of == y.Of &&
+			!far(x.Sent, y.Sent) && !far(x.Allowance, y.Allowance) && !far(float64(x.RTT), float64(y.RTT))
+	})
+}
+
+// far says whether two figures differ by a twentieth, or one of them is nothing.
+func far(a, b float64) bool {
+	return a != b && (a == 0 || b == 0 || math.Abs(a-b) > 0.05*max(a, b))
+}
+
+func sameLoad(a, b edge.LoadRow) bool {
+	return a.Demand == b.Demand && slices.Equal(a.Regions, b.Regions)
 }
 
 // sameNews says whether b tells all of a that is not to wait.
@@ -77,12 +122,14 @@ func (g *Guard) publish(r edge.Report) {
 		return
 	}
 	g.own = heard{report: r, raw: raw, at: time.Now()}
-	g.spread(g.self, raw)
+	if time.Since(g.newsAt) < spreadTime && len(raw) <= maxRumor {
+		g.rumored = r.Seq
+		g.spread(g.self, raw)
+	}
 }
 
 // spread queues a report for gossip, in place of any older one of that node.
-// One that does not fit into a packet goes another way: see largeReports, and
-// the state exchange.
+// One that does not fit into a packet goes another way: see courier.
 func (g *Guard) spread(id edge.NodeID, raw []byte) {
 	if len(raw) <= maxRumor {
 		g.rumors.QueueBroadcast(rumor{id: id, raw: raw})
@@ -106,7 +153,7 @@ func (r rumor) Invalidates(o memberlist.Broadcast) bool {
 }
 
 // hear takes a report that came from the network; age is how old it was when
-// it was sent to us.
+// it was sent to us, by who sent it.
 func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	l, err := open(raw, kindReport)
 	if err != nil {
@@ -116,9 +163,7 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	from, err := g.roster.Load().author(l.head)
 	news := false
 	if err == nil {
-		g.mu.Lock()
-		news, err = g.isNews(l.head)
-		g.mu.Unlock()
+		news, err = g.mayCheck(l.head, raw)
 	}
 	if err == nil && !news {
 		return // the normal fate of gossip: heard before
@@ -126,14 +171,45 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	if err == nil && !l.by(from.PublicKey) {
 		err = errSignature
 	}
-	if err == nil && l.node == g.self {
+	switch {
+	case err != nil:
+		g.drops.add(err.Error())
+	case l.node == g.self:
 		g.hearOfSelf(l.head)
-		return
+	default:
+		if u := (unread{letter: l, from: from, said: time.Now().Add(-age), relay: relay}); g.readNow(u) {
+			g.read(u)
+		}
 	}
-	var r edge.Report
-	if err == nil {
-		r, err = decodeReport(l)
+}
+
+// mayCheck says whether a report is news, and there is time to check its signature.
+func (g *Guard) mayCheck(h head, raw []byte) (bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	news, err := g.isNews(h)
+	if news && err == nil && !g.checks[kindReport].spend(time.Now(), checkCost(raw), checkBurst) {
+		err = errTooMany
 	}
+	return news, err
+}
+
+// unread is a report whose signature is good.
+type unread struct {
+	letter
+	from  edge.Node
+	said  time.Time // by who sent it
+	relay bool
+}
+
+func (u *unread) olderThan(h head) bool {
+	return u.boot < h.boot || u.boot == h.boot && u.seq < h.seq
+}
+
+// read takes a report in.
+func (g *Guard) read(u unread) {
+	l := u.letter
+	r, err := decodeReport(l)
 	if err != nil {
 		g.drops.add(err.Error())
 		return
@@ -141,13 +217,22 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	old := g.heard[l.node]
-	if news, _ := g.isNews(l.head); !news || !g.stillKey(from) {
+	if l.boot < g.bootOf(l.node) || old != nil && !l.newer(old.report) || !g.stillThere(u.from) {
 		return
 	}
-	g.noteBoot(l.head)
-	g.heard[l.node] = &heard{report: r, raw: raw, at: time.Now().Add(-age)}
-	if relay {
-		g.spread(l.node, raw)
+	// Who passes a report on may have recorded it: it counts as old until its node
+	// itself is heard.
+	h := &heard{report: r, raw: l.raw, made: u.said, at: time.Now().Add(-g.doubt())}
+	if u.said.Before(h.at) {
+		h.at = u.said
+	}
+	if old != nil && old.report.Boot == r.Boot && old.at.After(h.at) {
+		h.at = old.at // it has said more since then
+	}
+	h.heed(g.noteBoot(l.head))
+	g.heard[l.node] = h
+	if u.relay {
+		g.spread(l.node, l.raw)
 	}
 	if old == nil || !sameClaims(old.report.Says, r.Says) || !sameMore(old.report, r) {
 		g.signal()
@@ -157,6 +242,39 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 // raiseSpread is by how much boot ids that are raised differ, in nanoseconds: less
 // than a restart takes.
 const raiseSpread = 1 << 27
+
+// readNow says whether a report is to be read now; if not, it is kept until it is,
+// or a newer one comes.
+func (g *Guard) readNow(u unread) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p, now := g.peer(u.node), time.Now()
+	if now.Sub(p.read) < takeEvery {
+		if late := g.late[u.node]; late == nil || late.olderThan(u.head) {
+			g.late[u.node] = &u
+		}
+		return false
+	}
+	p.read = now
+	delete(g.late, u.node)
+	return true
+}
+
+// readLate reads what had to wait.
+func (g *Guard) readLate(now time.Time) {
+	var due []*unread
+	g.mu.Lock()
+	for id, u := range g.late {
+		if p := g.peer(id); now.Sub(p.read) >= takeEvery {
+			due, p.read = append(due, u), now
+			delete(g.late, id)
+		}
+	}
+	g.mu.Unlock()
+	for _, u := range due {
+		g.read(*u)
+	}
+}
 
 // hearOfSelf finds out that the others hold a report of an earlier process of
 // this node for the newer one, since the clock went back over the restart. The
@@ -177,9 +295,17 @@ func (g *Guard) hearOfSelf(h head) {
 	g.boot = to
 	g.core.RaiseBoot(g.boot)
 	if g.seq > 0 {
+		g.newsAt = time.Now()
 		g.publish(g.own.report)
 	}
 }
+
+// fresh is Fresh of this fleet. The lock is held.
+func (g *Guard) fresh() time.Duration { return Fresh(len(g.roster.Load().byID), g.core.Lease()) }
+
+// doubt is how old a word counts at least that its node has not vouched for: too old
+// for all that asks for one of late. The lock is held.
+func (g *Guard) doubt() time.Duration { return max(g.fresh(), demandAge) + time.Millisecond }
 
 // Members returns how the gossip sees every other node of the roster, also
 // those never heard of, in the order of the configuration.
@@ -191,7 +317,7 @@ func (g *Guard) Members() []edge.MemberState {
 	for i, n := range others {
 		out[i] = edge.MemberState{Node: n.ID, Site: n.Site, Alive: g.up.is(n.ID), Age: -1}
 		if h := g.heard[n.ID]; h != nil {
-			out[i].Report, out[i].Age = h.report, max(0, time.Since(h.at))
+			out[i].Report, out[i].Age, out[i].Said = h.report, max(0, time.Since(h.at)), max(0, time.Since(h.made))
 		}
 	}
 	return out
@@ -218,52 +344,8 @@ func (g *Guard) forget(was, is *roster) {
 		if n, ok := is.byID[id]; !ok || n.PublicKey != old.PublicKey || n.Site != old.Site {
 			delete(g.heard, id)
 			delete(g.senders, id)
-		}
-	}
-}
-
-// localState is everything this node knows, for the exchange of states.
-func (g *Guard) localState() []byte {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	var all []heard
-	if g.own.raw != nil {
-		all = append(all, g.own)
-	}
-	for _, h := range g.heard {
-		all = append(all, *h)
-	}
-	return encodeState(now, all)
-}
-
-// mergeState takes what another node knows.
-func (g *Guard) mergeState(b []byte) {
-	err := decodeState(b, func(age time.Duration, raw []byte) { g.hear(raw, age, false) })
-	if err != nil {
-		g.drops.add(err.Error())
-	}
-}
-
-// largeReports sends this node's report to each live member directly when it
-// does not fit into a gossip packet. At most once a second: reports may be
-// published far more often.
-type largeReports struct {
-	sent uint64 // Seq
-	at   time.Time
-}
-
-func (l *largeReports) push(now time.Time, g *Guard, links *links) {
-	g.mu.Lock()
-	raw, seq := g.own.raw, g.own.report.Seq
-	g.mu.Unlock()
-	if len(raw) <= maxRumor || seq == l.sent || now.Sub(l.at) < time.Second {
-		return
-	}
-	l.sent, l.at = seq, now
-	for _, n := range g.roster.Load().others {
-		if g.up.is(n.ID) {
-			links.to(n).report(raw)
+			delete(g.peers, id)
+			delete(g.late, id)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -33,7 +34,9 @@ const (
 	sealVersion = 1
 	sealSize    = 1 + 12 + 16 // version, nonce, tag: what the empty text would take
 	streamMark  = 10          // first byte of an encrypted stream; then 4 of length
-	maxSealed   = 20 << 20    // memberlist's own limit
+	// maxSealed bounds a stream: the largest report with what is around it, or the
+	// states of 10,000 nodes.
+	maxSealed = maxReport + 1<<20
 )
 
 // transport carries memberlist's packets and streams over UDP and TCP of one
@@ -57,6 +60,26 @@ type transport struct {
 	open   map[*stream]struct{}
 	from   map[netip.Addr]int // open inbound connections, by address
 	in     int                // their sum
+
+	sent, received traffic
+}
+
+// traffic counts bytes as they are on the wire, with the headers of IPv4 or IPv6 and
+// of UDP or TCP. Those of TCP, and the packets that carry no data, are reckoned.
+type traffic struct{ bytes atomic.Int64 }
+
+const (
+	headUDP, headTCP = 20 + 8, 20 + 32 // bytes, over IPv4
+	moreIPv6         = 20
+	segment          = 1400 // data bytes of a TCP packet
+	bareTCP          = 4    // packets each way that open and close a connection, and acknowledge
+)
+
+func (c *traffic) add(to netip.Addr, packets, head, data int) {
+	if to.Is6() && !to.Is4In6() {
+		head += moreIPv6
+	}
+	c.bytes.Add(int64(packets*head + data))
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
@@ -106,6 +129,7 @@ func (t *transport) readPackets() {
 			t.drop("malformed")
 			continue
 		}
+		t.received.add(from.Addr(), 1, headUDP, n)
 		if why := t.refusePacket(buf[:n]); why != "" {
 			t.drop(why)
 			continue
@@ -186,7 +210,19 @@ func (s *stream) Read(b []byte) (int, error) {
 		s.head = s.head[n:]
 		return n, nil
 	}
-	return s.Conn.Read(b)
+	return s.read(b)
+}
+
+func (s *stream) read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	s.t.received.add(s.from, (n+segment-1)/segment, headTCP, n)
+	return n, err
+}
+
+func (s *stream) Write(b []byte) (int, error) {
+	n, err := s.Conn.Write(b)
+	s.t.sent.add(s.from, (n+segment-1)/segment, headTCP, n)
+	return n, err
 }
 
 func (s *stream) check() error {
@@ -195,7 +231,7 @@ func (s *stream) check() error {
 		mark = s.t.label
 	}
 	b := make([]byte, len(mark)+1+4+1)
-	n, err := io.ReadFull(s.Conn, b)
+	n, err := io.ReadFull(readerFunc(s.read), b)
 	if n == 0 {
 		return err // opened and closed: nothing was said
 	}
@@ -221,6 +257,10 @@ func (s *stream) check() error {
 	return nil
 }
 
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
 // track takes a connection in, or closes it when there are too many.
 func (t *transport) track(c net.Conn, inbound bool) (*stream, bool) {
 	s := &stream{Conn: c, t: t, inbound: inbound, from: c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()}
@@ -235,6 +275,8 @@ func (t *transport) track(c net.Conn, inbound bool) (*stream, bool) {
 		t.in++
 		t.from[s.from]++
 	}
+	t.sent.add(s.from, bareTCP, headTCP, 0)
+	t.received.add(s.from, bareTCP, headTCP, 0)
 	s.forget = time.AfterFunc(streamLife, func() { s.Close() })
 	return s, true
 }
@@ -275,6 +317,7 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("send packet: %w", err)
 	}
 	_, err = t.udp.WriteToUDPAddrPort(b, to)
+	t.sent.add(to.Addr(), 1, headUDP, len(b))
 	return time.Now(), err
 }
 

@@ -20,7 +20,7 @@ const common = time.Minute
 // Witness is what one node says of the checks that fail there.
 type Witness struct {
 	Site edge.SiteID
-	// Heard says that it was heard of within the lease of a promise.
+	// Heard says that it is there, by a word of late.
 	Heard bool
 	// Fails are what failed when it was last heard of, and for how long by now.
 	Fails map[edge.Cause]time.Duration

@@ -74,8 +74,8 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	} else if px.ConfigHash != st.ConfigHash {
 		add("edgeproxy runs another configuration than edged: run edgectl reload")
 	}
-	if isolated(st.Site, st.Guard.Members) {
-		add("isolated: no other site can be reached by gossip: nothing is withdrawn and nothing let go")
+	if st.Guard.Isolated {
+		add("isolated: no other site has been heard for ten seconds: nothing is withdrawn and nothing let go")
 	}
 	if n := st.Guard.Dropped["own_report"]; n > 0 {
 		add("what this node says of itself could not be sent to the fleet %d times: see its log", n)

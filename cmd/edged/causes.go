@@ -29,13 +29,13 @@ func (d *daemon) jury(s sight) health.Jury {
 	j.Witnesses = append(j.Witnesses, witness(c.Self().Site, true, 0, s.failing))
 	for _, m := range s.members {
 		if m.Age >= 0 && m.Node != c.Local.ID {
-			j.Witnesses = append(j.Witnesses, witness(m.Site, m.Age <= c.Fleet.Guard.PromiseLease, m.Age, m.Report.Failing))
+			j.Witnesses = append(j.Witnesses, witness(m.Site, m.Alive && m.Age <= freshOf(c), m.Said, m.Report.Failing))
 		}
 	}
 	return j
 }
 
-// witness is a node that was heard of so long ago.
+// witness is a node whose report was made so long ago.
 func witness(site edge.SiteID, heard bool, age time.Duration, failing []edge.Failure) health.Witness {
 	w := health.Witness{Site: site, Heard: heard}
 	for _, f := range failing {
@@ -84,7 +84,7 @@ func (d *daemon) suspects(s sight) []edge.Suspect {
 func (d *daemon) worse(now time.Time, members []edge.MemberState) func(netip.Prefix, int) edge.Worse {
 	return func(p netip.Prefix, severity int) edge.Worse {
 		c := d.config()
-		w, better := edge.WorseElsewhere(p, c.Self().Site, severity, members, c.Fleet.Guard.PromiseLease)
+		w, better := edge.WorseElsewhere(p, c.Self().Site, severity, members, freshOf(c))
 		if w == (edge.Worse{}) {
 			delete(d.swaps, p)
 			return w

@@ -39,7 +39,7 @@ func sixSites(t *testing.T) (*daemon, sight, func(fails ...time.Duration) []edge
 		var out []edge.MemberState
 		for i, f := range fails {
 			n := c.Fleet.Nodes[i+1]
-			m := edge.MemberState{Node: n.ID, Site: n.Site, Alive: true, Age: time.Second}
+			m := edge.MemberState{Node: n.ID, Site: n.Site, Alive: true, Age: time.Second, Said: time.Second}
 			switch {
 			case f < 0:
 				m.Age = -1
@@ -219,21 +219,6 @@ func TestBlocked(t *testing.T) {
 		}
 		if !r.speaker.held[0].Degrade || !r.speaker.held[0].Shutdown {
 			t.Errorf("not announced at its worst: %+v", r.speaker.held[0])
-		}
-	}
-}
-
-func TestIsolated(t *testing.T) {
-	m := func(site edge.SiteID, alive bool) edge.MemberState { return edge.MemberState{Site: site, Alive: alive} }
-	for _, c := range []struct {
-		members []edge.MemberState
-		want    bool
-	}{
-		{nil, false}, {[]edge.MemberState{m("a", false)}, false}, {[]edge.MemberState{m("a", true), m("b", false)}, true},
-		{[]edge.MemberState{m("b", false), m("c", true)}, false}, {[]edge.MemberState{m("b", false)}, true},
-	} {
-		if got := isolated("a", c.members); got != c.want {
-			t.Errorf("%+v: %t", c.members, got)
 		}
 	}
 }

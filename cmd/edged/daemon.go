@@ -281,12 +281,15 @@ func (d *daemon) followProxy(ctx context.Context) error {
 	}
 }
 
-// fleetLoad is what the other nodes have said of their load.
+// fleetLoad is what the other nodes have said of their load. In a large fleet signs
+// of life are rarer than the proxy would have them: what is no reason to doubt a
+// word does not count as its age.
 func (d *daemon) fleetLoad() edge.FleetLoad {
 	var out edge.FleetLoad
+	usual := freshOf(d.config()) - d.config().Fleet.Guard.PromiseLease
 	for _, m := range d.guard.Members() {
 		if m.Age >= 0 && m.Node != d.config().Local.ID {
-			out.Rows = append(out.Rows, edge.FleetRow{Node: m.Node, Age: m.Age, Load: m.Report.Load})
+			out.Rows = append(out.Rows, edge.FleetRow{Node: m.Node, Age: max(0, m.Age-usual), Load: m.Report.Load})
 		}
 	}
 	return out

@@ -61,21 +61,6 @@ func prefixesOf(c *edge.Config) []netip.Prefix {
 	return out
 }
 
-// isolated says that no node of another site is reached: a site that is alone neither
-// leaves nor lets others go. A fleet of one site is not.
-func isolated(own edge.SiteID, members []edge.MemberState) bool {
-	others := false
-	for _, m := range members {
-		if m.Site == own {
-			continue
-		}
-		if others = true; m.Alive {
-			return false
-		}
-	}
-	return others
-}
-
 // guardAlarms are those about what the guard does, and those that it cannot do.
 func (d *daemon) guardAlarms(st *edge.SystemStatus) []string {
 	var out []string

@@ -197,7 +197,7 @@ func (d *daemon) inputs(s sight) inputs {
 }
 
 // othersOf counts, for each prefix, the other sites that say they announce it:
-// alive, and heard of within the lease of a promise. For one such lease after
+// alive, and whose word is known to stand still. For one lease of a promise after
 // the start it answers -1, not to take silence for an empty fleet. If another
 // node of this site announces, the site does, and no number is too small. A wrong
 // count does no harm: it can only bring a prefix on the air.
@@ -206,10 +206,10 @@ func (d *daemon) othersOf(members []edge.MemberState) func(netip.Prefix) int {
 	if time.Since(d.started) < lease {
 		return func(netip.Prefix) int { return -1 }
 	}
-	own := d.config().Self().Site
+	own, fresh := d.config().Self().Site, freshOf(d.config())
 	sites := map[netip.Prefix]map[edge.SiteID]bool{}
 	for _, m := range members {
-		if m.Node == d.config().Local.ID || !m.Alive || m.Age < 0 || m.Age > lease {
+		if m.Node == d.config().Local.ID || !m.Alive || m.Age < 0 || m.Age > fresh {
 			continue
 		}
 		for _, c := range m.Report.Says {

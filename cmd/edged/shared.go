@@ -4,16 +4,22 @@ import (
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/guard"
 	"github.com/catchment-dev/edge/health"
 )
 
+// freshOf is how old the word of a node may be to count.
+func freshOf(c *edge.Config) time.Duration {
+	return guard.Fresh(len(c.Fleet.Nodes), c.Fleet.Guard.PromiseLease)
+}
+
 // sharedBy says how the other sites see a shared dependency: by those nodes only
-// that are alive and were heard of within the lease of a promise. A site counts
+// that are alive and whose word is known to stand still. A site counts
 // as down if a node of it says so, as up if one says that and none the contrary.
 func (d *daemon) sharedBy(members []edge.MemberState) func(edge.ProbeID) health.Others {
-	c := d.config()
+	c, fresh := d.config(), freshOf(d.config())
 	return func(id edge.ProbeID) health.Others {
-		o := othersView(c, members, id, c.Fleet.Guard.PromiseLease)
+		o := othersView(c, members, id, fresh)
 		o.Since = d.fine[id]
 		return o
 	}
@@ -22,9 +28,9 @@ func (d *daemon) sharedBy(members []edge.MemberState) func(edge.ProbeID) health.
 // followShared notes since when the others are without the fault of each shared
 // dependency. It is to be called in each turn.
 func (d *daemon) followShared(now time.Time, members []edge.MemberState, shared map[edge.ProbeID]edge.ProbeState) {
-	c, next := d.config(), map[edge.ProbeID]time.Time{}
+	c, fresh, next := d.config(), freshOf(d.config()), map[edge.ProbeID]time.Time{}
 	for id := range shared {
-		if !othersView(c, members, id, c.Fleet.Guard.PromiseLease).Fine() {
+		if !othersView(c, members, id, fresh).Fine() {
 			continue
 		}
 		next[id] = now

@@ -2,7 +2,7 @@
 // of elements, and the texts. Everything that comes from outside goes in as text
 // (createTextNode), never as markup.
 
-export const VIEW_NS = 10e9; // another node's report that is older says nothing
+const VIEW_NS = 10e9; // another node's report that is older says nothing, but in a large fleet
 const MAX_ROWS = 200;        // of one table or list
 
 // ---- the status -------------------------------------------------------------
@@ -11,6 +11,8 @@ export let status = null; // the last edge.SystemStatus
 export let before = null; // the one before: for rates
 let newsAt = 0;           // performance.now() when the node's time last moved
 let nodeTime = "";        // status.time as it was then
+
+export const viewNs = () => Math.max(VIEW_NS, status.guard.fresh_ns || 0);
 
 export function take(next) {
   if (status && next.time !== status.time) before = status;

@@ -1,7 +1,7 @@
 // The fleet: each prefix with the state of each site, as this node knows it.
 
 import { guarded } from "./guard.js";
-import { SIGN, VIEW_NS, el, fill, list, old, plural, span, status } from "./base.js";
+import { SIGN, el, fill, list, old, plural, span, status, viewNs } from "./base.js";
 
 // A site's state is the best that one of its nodes is known to be in; a node of
 // which we know nothing keeps the site from being called gone.
@@ -43,7 +43,7 @@ function nodes(d) {
     if (m.node === status.node) continue;
     const age = memberAge(m);
     const claim = list(m.report.claims).find((c) => c.prefix === d.prefix);
-    const seen = claim && age >= 0 && age <= VIEW_NS;
+    const seen = claim && age >= 0 && age <= viewNs();
     rows.push([m.site, m.node, seen ? claimState(claim.announcing, claim.rung) : "unknown", age]);
   }
   return rows;

@@ -1,8 +1,8 @@
 // The panels about this node, beside BGP.
 
 import {
-  HEALTH, PROBE, RUNG, SIGN, VIEW_NS, age, before, count, el, fill, known, left, lines, list, millis, mono, now, pairs, plural, rps, since,
-  soft, some, span, status, table, tag, zero,
+  HEALTH, PROBE, RUNG, SIGN, age, before, count, el, fill, known, left, lines, list, millis, mono, now, pairs, plural, rps, since,
+  soft, some, span, status, table, tag, viewNs, zero,
 } from "./base.js";
 import { ORDER, WORD, claimState, holders, memberAge } from "./fleet.js";
 import { blocked, guardDetails } from "./guard.js";
@@ -72,7 +72,7 @@ export function showGuard() {
 
 function member(m) {
   const ns = memberAge(m), claims = list(m.report.claims);
-  const fresh = ns >= 0 && ns <= VIEW_NS;
+  const fresh = ns >= 0 && ns <= viewNs();
   const state = m.alive ? (fresh ? tag("ok", "alive") : tag("warn", "alive, silent")) : tag("unk", "not heard");
   const by = {};
   for (const c of claims) (by[claimState(c.announcing, c.rung)] ||= []).push(c.prefix);
