@@ -11,7 +11,8 @@ import (
 
 // Intent is everything edged wants of edgebgp: PUT /v1/intent. It is whole, but
 // nothing is withdrawn by being forgotten: a prefix that is announced must be in
-// Announcements or in Withdraw, else the whole intent is refused.
+// Announcements or in Withdraw, and one that goes on being announced must keep a
+// session that carries it (see DropsRoutes), else the whole intent is refused.
 type Intent struct {
 	// Generation counts the configurations that edged has applied.
 	Generation    uint64         `json:"generation"`

@@ -27,9 +27,18 @@ func (s *Speaker) accept(ctx context.Context, in edge.Intent) error {
 	if err := s.hub.canListen(in.Speaker.Listen); err != nil {
 		return err
 	}
+	if err := s.dropped(in); err != nil {
+		return err
+	}
 	s.prolong(in.Speaker.Lease)
 	stays, failed := s.withdraw(ctx, in.Withdraw)
 	in.Announcements, in.Withdraw = slices.Concat(in.Announcements, stays), nil
+	if len(stays) > 0 { // the settings may need that they leave first
+		if err := s.dropped(in); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("the settings stay as they are: %v", err)) // not ErrForgotten: much is done
+			in.Speaker = s.intent.Speaker
+		}
+	}
 	s.intent, s.listed, s.renewal = &in, nil, ""
 	s.judge()
 	// Behind the withdrawals: a restart amid them announces too much rather

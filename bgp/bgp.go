@@ -166,7 +166,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 // orders that. The same intent again only renews the lease.
 //
 // An intent that is not valid (ErrInvalid, every fault named), that forgets a
-// prefix (ErrForgotten), that needs a port which is taken, or whose ctx ends
+// prefix or would end the last session that carries one (ErrForgotten), that needs a port which is taken, or whose ctx ends
 // before it is begun, changes nothing and renews nothing. Any other error means
 // that a part about prefixes could not be brought about; the rest has been.
 // Announcing is tried again each second. A prefix that could not be withdrawn

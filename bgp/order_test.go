@@ -31,8 +31,15 @@ func TestForgottenIsRefused(t *testing.T) {
 	bad.Generation, bad.Speaker.Peers, bad.Announcements = 2, nil, in.Announcements[1:]
 	empty := bad
 	empty.Announcements = nil
+	alone, other := in, in // what is announced is named, but nobody would hold it any more
+	alone.Speaker.Peers = nil
+	other.Speaker.Peers = []edge.Peer{peerN(1)}
+	other.Speaker.Peers[0].Hold = 30 * time.Second
 	eventually(t, 5*time.Second, func() string {
-		for want, in := range map[string]edge.Intent{"nor in withdraw: 192.0.2.0/24": bad, "192.0.2.0/24, 2001:db8:1::/48": empty} {
+		for want, in := range map[string]edge.Intent{
+			"nor in withdraw: 192.0.2.0/24": bad, "192.0.2.0/24, 2001:db8:1::/48": empty,
+			"it would take 192.0.2.0/24 from every peer that holds it": alone, "take 192.0.2.0/24 from every peer that holds it": other,
+		} {
 			if _, err := s.call("PUT", "/v1/intent", in); err == nil || !strings.HasPrefix(err.Error(), "409: ") || !strings.HasSuffix(err.Error(), want) {
 				t.Fatalf("an intent that forgets: %v, want %q", err, want)
 			}

@@ -124,6 +124,13 @@ func TestServerSettings(t *testing.T) {
 	if out := r.birdc("configure"); !strings.Contains(out, "Reconfig") {
 		t.Fatal(out)
 	}
+	// Before, it would be a withdrawal that nobody has ordered.
+	eventually(t, 5*time.Second, func() string {
+		if p := s.peer("r1"); p.Session == "established" {
+			return "the router has not ended the session"
+		}
+		return ""
+	})
 	in.Speaker.ASN = 64999
 	in.Speaker.Listen = 1790
 	s.set(in)

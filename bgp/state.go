@@ -138,6 +138,24 @@ func (e *engine) leaving() (list []edge.Peer) {
 	return list
 }
 
+// running is s with the peers as their sessions have them: a worker may still be at
+// what an earlier intent has changed.
+func (e *engine) running(s edge.Speaker) edge.Speaker {
+	s.Peers = slices.Clone(s.Peers)
+	for i := range s.Peers {
+		g := e.peerings[s.Peers[i].Addr]
+		if g == nil {
+			continue
+		}
+		g.mu.Lock()
+		if g.link != nil && g.busy {
+			s.Peers[i] = g.peer
+		}
+		g.mu.Unlock()
+	}
+	return s
+}
+
 // state is one peer: from its relay as far as it goes.
 func (e *engine) state(l *look, p edge.Peer) edge.PeerState {
 	st := edge.PeerState{ID: p.ID, Addr: p.Addr, ASN: p.ASN, Session: "idle"}

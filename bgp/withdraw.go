@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -12,8 +13,9 @@ import (
 	"github.com/catchment-dev/edge"
 )
 
-// ErrForgotten matches the error of an intent that was refused because it
-// neither announces nor withdraws a prefix that is announced.
+// ErrForgotten matches the error of an intent that was refused because it would
+// take a prefix off the air that it does not withdraw: it says nothing of one that is
+// announced, or ends the last session that carries one.
 var ErrForgotten = errors.New("intent is refused, nothing is withdrawn by being forgotten")
 
 var errNotTried = fmt.Errorf("not tried: %w", errSilent)
@@ -50,6 +52,26 @@ func (s *Speaker) forgotten(in edge.Intent) error {
 		more, missing = fmt.Sprintf(" and %d more", n), missing[:maxNamed]
 	}
 	return fmt.Errorf("%w: announced, but neither in announcements nor in withdraw: %s%s", ErrForgotten, strings.Join(missing, ", "), more)
+}
+
+// dropped returns an error that matches ErrForgotten if in would end the session, or
+// change what is sent in it, of every peer that holds a prefix which in goes on
+// announcing. Who has worked in out has looked as well, but a moment ago.
+func (s *Speaker) dropped(in edge.Intent) error {
+	if s.intent == nil || reflect.DeepEqual(s.intent.Speaker, in.Speaker) {
+		return nil
+	}
+	announced := s.inForce()
+	st := edge.SpeakerState{Peers: s.peers()}
+	for _, a := range in.Announcements {
+		if _, ok := announced[a.Net]; ok {
+			st.Announcements = append(st.Announcements, a)
+		}
+	}
+	if why := edge.DropsRoutes(s.engine.running(s.intent.Speaker), in.Speaker, st); why != "" {
+		return fmt.Errorf("%w: the settings of the speaker differ, and %s", ErrForgotten, why)
+	}
+	return nil
 }
 
 // foreign returns an error that matches ErrInvalid if in would announce what is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/bgp/relay"
 )
 
 // ordered is in with an order to withdraw p for another second.
@@ -49,6 +51,82 @@ func TestForgotten(t *testing.T) {
 	s.intent.Announcements = make([]edge.Announcement, 1000)
 	if err := s.accept(t.Context(), in); err == nil || len(err.Error()) > 1000 || !strings.HasSuffix(err.Error(), " and 980 more") {
 		t.Errorf("forgetting 1000: %v", err)
+	}
+}
+
+// TestDropped: not one word of an intent is carried out that would end the last
+// session that carries what it goes on announcing. What is ordered off the air, or
+// held by another peer, or by none, is no reason; what could not be withdrawn is.
+func TestDropped(t *testing.T) {
+	second := plainIntent().Speaker.Peers[0]
+	second.ID, second.Addr = "b", netip.MustParseAddr("192.0.2.3")
+	none := func(s *edge.Speaker) { s.Peers = nil }
+	other := func(s *edge.Speaker) { s.Peers = slices.Clone(s.Peers); s.Peers[0].Hold += time.Second }
+	for name, c := range map[string]struct {
+		change   func(*edge.Speaker)
+		idle     bool // nobody holds anything
+		both     bool // the second peer holds it as well
+		withdraw []netip.Prefix
+		late     bool // the permits have ended
+		refused  bool
+		stays    int // announcements that stay against their order
+	}{
+		"no peer":                       {change: none, refused: true},
+		"another session":               {change: other, refused: true},
+		"another AS":                    {change: func(s *edge.Speaker) { s.ASN++ }, refused: true},
+		"not to be sent it":             {change: func(s *edge.Speaker) { s.Peers = slices.Clone(s.Peers); s.Peers[0].Prefixes = []netip.Prefix{p6} }, refused: true},
+		"no session":                    {change: none, idle: true},
+		"another peer holds it":         {change: func(s *edge.Speaker) { s.Peers = s.Peers[1:] }, both: true},
+		"no peer, though two hold it":   {change: none, both: true, refused: true},
+		"all is ordered off":            {change: none, withdraw: []netip.Prefix{p4, p6}},
+		"one is ordered off":            {change: none, withdraw: []netip.Prefix{p4}, refused: true},
+		"all is ordered off, but late":  {change: none, withdraw: []netip.Prefix{p4, p6}, late: true, stays: 2},
+		"a new lease":                   {change: func(s *edge.Speaker) { s.Lease = time.Minute }},
+		"another way of announcing it":  {change: func(s *edge.Speaker) { s.Peers = slices.Clone(s.Peers); s.Peers[0].Announce.MED = 7 }},
+		"a worker is still at the last": {change: func(s *edge.Speaker) { s.Peers = s.Peers[:1] }, both: true, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &faulty{}
+			s := f.unstarted()
+			f.spare(s, "")
+			f.spare(s, "")
+			first := plainIntent()
+			first.Speaker.Peers = append(first.Speaker.Peers, second)
+			if err := s.accept(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			f.did()
+			for i, p := range first.Speaker.Peers {
+				if !c.idle && (i == 0 || c.both) {
+					f.states[p.Addr] = relay.State{Session: established, Held: []edge.HeldPrefix{{Net: p4}, {Net: p6}}}
+				}
+			}
+			if strings.HasPrefix(name, "a worker") { // the first peer's session is about to end
+				g := s.engine.peerings[first.Speaker.Peers[0].Addr]
+				g.busy, g.peer.Hold = true, time.Hour
+				defer func() { g.busy = false }()
+			}
+			in := first
+			in.Generation = 9
+			c.change(&in.Speaker)
+			for _, p := range c.withdraw {
+				in = ordered(in, p)
+				if c.late {
+					in.Withdraw[len(in.Withdraw)-1].Until = time.Now()
+				}
+			}
+			err := s.accept(t.Context(), in)
+			if errors.Is(err, ErrForgotten) != c.refused || (err != nil) != (c.refused || c.stays > 0) {
+				t.Fatalf("it says %v", err)
+			}
+			if c.refused && (f.did() != "" || s.intent.Generation != first.Generation) {
+				t.Errorf("a refused intent has changed something: %+v", s.intent)
+			}
+			kept := reflect.DeepEqual(s.intent.Speaker, first.Speaker)
+			if kept != (c.refused || c.stays > 0) || c.stays > 0 && len(s.intent.Announcements) != c.stays {
+				t.Errorf("in force: %+v", s.intent)
+			}
+		})
 	}
 }
 

@@ -172,7 +172,7 @@ func (l *loop) wasOff(c *edge.Config, now time.Time) {
 }
 
 // settings takes over the BGP settings of the configuration, unless that would
-// end a session that a prefix on the air needs: see dropsRoutes. Then those in
+// end a session that a prefix on the air needs: see edge.DropsRoutes. Then those in
 // force stay until the prefixes have been drained.
 func (l *loop) settings(ctx context.Context, c *edge.Config) {
 	want := ordered(c.Local.Speaker)
@@ -198,7 +198,7 @@ func (l *loop) mayChange(ctx context.Context, want edge.Speaker) string {
 	if err := l.read(ctx); err != nil {
 		return fmt.Sprintf("edgebgp does not say what the peers hold: %v", err)
 	}
-	return dropsRoutes(l.bgp, want, l.state)
+	return edge.DropsRoutes(l.bgp, want, l.state)
 }
 
 func (l *loop) decide(ctx context.Context, prefix edge.Prefix, in inputs) {
@@ -311,6 +311,9 @@ func (l *loop) send(ctx context.Context, in inputs, leave ...edge.Withdrawal) er
 	intent.Withdraw = leave
 	st, err := l.speaker.Set(ctx, intent)
 	if err != nil {
+		if refused(err) && l.state.Speaker != nil {
+			l.bgp = *l.state.Speaker // what is in force: settings looks again
+		}
 		return fmt.Errorf("tell edgebgp: %w", err)
 	}
 	l.state, l.stateAt, l.sent, l.sentAt = st, at, intent, in.now

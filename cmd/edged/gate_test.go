@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/cmd/internal/socket"
 	"github.com/catchment-dev/edge/guard"
 	"github.com/catchment-dev/edge/health"
 )
@@ -130,6 +131,64 @@ func TestNoWayAround(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// racing is an edgebgp whose peers hold nothing when edged looks, and all when it is
+// told: a session has come up in between.
+type racing struct {
+	orderly
+	inForce edge.Speaker
+	refused int
+}
+
+func (r *racing) State(ctx context.Context) (edge.SpeakerState, error) {
+	st, err := r.orderly.State(ctx)
+	st.Speaker = &r.inForce
+	if r.refused == 0 && r.sets > 0 {
+		st.Peers = nil
+	}
+	return st, err
+}
+
+func (r *racing) Set(ctx context.Context, in edge.Intent) (edge.SpeakerState, error) {
+	if r.inForce.ASN != 0 {
+		st, _ := r.orderly.State(ctx)
+		st.Peers[0].Addr = netip.MustParseAddr("192.0.2.254")
+		if why := edge.DropsRoutes(r.inForce, in.Speaker, st); why != "" {
+			r.refused++
+			return edge.SpeakerState{}, &socket.Refusal{Code: http.StatusConflict, Text: why}
+		}
+	}
+	r.inForce = in.Speaker
+	st, err := r.orderly.Set(ctx, in)
+	st.Speaker = &r.inForce
+	return st, err
+}
+
+// TestLostRace: edgebgp refuses settings that edged has found harmless a moment ago.
+// Then those in force are told again, and the lease is renewed with them.
+func TestLostRace(t *testing.T) {
+	r := newRig(t)
+	sp := &racing{}
+	r.loop = newLoop(sp, r.guard)
+	c := *r.in.config
+	c.Local.Speaker.ASN = 65001
+	c.Local.Speaker.Peers = []edge.Peer{{ID: "r", Addr: netip.MustParseAddr("192.0.2.254"), ASN: 65000}}
+	r.in.config = &c
+	r.step(t, 0)
+	was := sp.sets
+	next := c
+	next.Local.Speaker.Peers = nil
+	r.in.config = &next
+	for range 5 {
+		r.step(t, time.Second)
+	}
+	if sp.refused != 1 || len(sp.inForce.Peers) != 1 || len(sp.held) != 2 {
+		t.Errorf("refused %d times, in force %+v, held %v", sp.refused, sp.inForce, sp.held)
+	}
+	if sp.sets != was+4 || r.loop.speakerErr != nil || r.loop.bgpWaits == "" {
+		t.Errorf("told %d times, error %v, waits %q", sp.sets-was, r.loop.speakerErr, r.loop.bgpWaits)
 	}
 }
 

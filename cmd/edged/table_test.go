@@ -47,42 +47,6 @@ func TestTargetsOfOtherSite(t *testing.T) {
 	}
 }
 
-func TestDropsRoutes(t *testing.T) {
-	addr := map[edge.PeerID]netip.Addr{"r1": netip.MustParseAddr("192.0.2.1"), "r2": netip.MustParseAddr("192.0.2.2"), "r3": netip.MustParseAddr("192.0.2.3")}
-	peer := func(id edge.PeerID, hold time.Duration) edge.Peer {
-		return edge.Peer{ID: id, Addr: addr[id], ASN: 65001, Hold: hold}
-	}
-	speaker := func(asn uint32, peers ...edge.Peer) edge.Speaker { return edge.Speaker{ASN: asn, Peers: peers} }
-	held := func(ids ...edge.PeerID) edge.SpeakerState {
-		st := edge.SpeakerState{Announcements: []edge.Announcement{{Net: p4}}}
-		for _, id := range ids {
-			st.Peers = append(st.Peers, edge.PeerState{ID: id, Addr: addr[id], Session: "established", Held: []edge.HeldPrefix{{Net: p4}}})
-		}
-		return st
-	}
-	old := speaker(1, peer("r1", 9), peer("r2", 9))
-	for _, tt := range []struct {
-		name  string
-		next  edge.Speaker
-		st    edge.SpeakerState
-		drops bool
-	}{
-		{"nothing changes", old, held("r1", "r2"), false},
-		{"a peer more", speaker(1, peer("r1", 9), peer("r2", 9), peer("r3", 9)), held("r1", "r2"), false},
-		{"one of two changes", speaker(1, peer("r1", 3), peer("r2", 9)), held("r1", "r2"), false},
-		{"one of two goes", speaker(1, peer("r2", 9)), held("r1", "r2"), false},
-		{"the only one that holds it changes", speaker(1, peer("r1", 3), peer("r2", 9)), held("r1"), true},
-		{"both change", speaker(1, peer("r1", 3), peer("r2", 3)), held("r1", "r2"), true},
-		{"all go", speaker(1), held("r1", "r2"), true},
-		{"another AS", speaker(2, peer("r1", 9), peer("r2", 9)), held("r1", "r2"), true},
-		{"another AS, nobody holds anything", speaker(2, peer("r1", 9)), held(), false},
-	} {
-		if why := dropsRoutes(old, tt.next, tt.st); (why != "") != tt.drops {
-			t.Errorf("%s: %q", tt.name, why)
-		}
-	}
-}
-
 func TestTableTrustsTheFleetOnly(t *testing.T) {
 	c := testConfig()
 	tab := table(c, [16]byte{}, look(c, nil, draining{}, noon))
