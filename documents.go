@@ -228,6 +228,9 @@ type Drain struct {
 	Until time.Time `json:"until,omitzero"`
 	// ByFile says that the drain file orders it: it ends with its line there.
 	ByFile bool `json:"by_file,omitempty"`
+	// Stop says that edgebgp orders it, since it is to stop: it ends when another one
+	// answers.
+	Stop bool `json:"stop,omitempty"`
 	// Force withdraws at once and without the guard what is on the air when the order
 	// is given. It is part of the order only, and not kept.
 	Force bool `json:"force,omitempty"`

@@ -35,6 +35,9 @@ type Withdrawal struct {
 type SpeakerState struct {
 	Generation uint64    `json:"generation"`
 	Started    time.Time `json:"started"`
+	// Stopping is since when edgebgp is to stop and waits until nobody holds anything
+	// of it any more; zero: it is not to.
+	Stopping time.Time `json:"stopping,omitzero"`
 	// Speaker are the settings in force; nil before the first intent.
 	Speaker *Speaker `json:"speaker,omitempty"`
 	// LeaseLeft is how long until the announcements are degraded; 0 when they

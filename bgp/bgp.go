@@ -9,8 +9,8 @@
 // decides what to announce: it is handed the whole intent and works out the
 // difference. It withdraws only what an intent orders by name, and before the
 // permit of that order ends: not what is forgotten, and when the lease on the
-// intent runs out it degrades every announcement and withdraws none. The process
-// edgebgp runs it, and nothing else.
+// intent runs out it degrades every announcement and withdraws none. Before the process
+// ends it waits for leave (Leave). The process edgebgp runs it, and nothing else.
 package bgp
 
 import (
@@ -75,6 +75,7 @@ type Speaker struct {
 	verdict  verdict
 	sent     []edge.Announcement // what version is about
 	version  uint64
+	stopping time.Time // since when the process is to stop; zero: it is not
 	failed   bool      // the hub could not be had
 	tried    time.Time // when the intent was applied last
 	keep     keep
@@ -88,12 +89,16 @@ type ask struct {
 	have    string          // the version of the state that the caller holds
 	intent  *edge.Intent    // of Set
 	renewal string          // of Renew
+	leave   bool            // of Leave
 	reply   chan answer
 }
 
 type answer struct {
 	change edge.SpeakerChange
 	err    error
+	// held is what Leave waits for, expired that the lease is.
+	held    []string
+	expired bool
 }
 
 // New returns a Speaker that does nothing until Run.
@@ -121,8 +126,8 @@ func (s *Speaker) String() string { return "bgp speaker" }
 func (s *Speaker) Ready() <-chan struct{} { return s.ready }
 
 // Run works until ctx ends, then closes every session, so that the routers
-// drop our routes at once, and returns nil. With a peer of graceful restart only
-// the connection is closed: the router keeps them. It is called once. GoBGP's
+// drop our routes at once, and returns nil: see Leave. With a peer of graceful restart
+// only the connection is closed: the router keeps them. It is called once. GoBGP's
 // main loop cannot be ended: for each peer there has ever been at the same time
 // two parked goroutines stay behind.
 func (s *Speaker) Run(ctx context.Context) error {
@@ -212,19 +217,25 @@ func (s *Speaker) State(ctx context.Context, have string) (edge.SpeakerChange, e
 }
 
 func (s *Speaker) ask(ctx context.Context, a ask) (edge.SpeakerChange, error) {
+	r := s.hand(ctx, a)
+	return r.change, r.err
+}
+
+// hand has Run's goroutine answer.
+func (s *Speaker) hand(ctx context.Context, a ask) answer {
 	a.ctx, a.reply = ctx, make(chan answer, 1)
 	select {
 	case s.asks <- a:
 	case <-s.done:
-		return edge.SpeakerChange{}, errStopped
+		return answer{err: errStopped}
 	case <-ctx.Done():
-		return edge.SpeakerChange{}, ctx.Err()
+		return answer{err: ctx.Err()}
 	}
 	select {
 	case r := <-a.reply:
-		return r.change, r.err
+		return r
 	case <-ctx.Done():
-		return edge.SpeakerChange{}, ctx.Err()
+		return answer{err: ctx.Err()}
 	}
 }
 
@@ -234,6 +245,9 @@ func (s *Speaker) ask(ctx context.Context, a ask) (edge.SpeakerChange, error) {
 func (s *Speaker) answer(ctx context.Context, a ask) answer {
 	if err := a.ctx.Err(); err != nil {
 		return answer{err: err}
+	}
+	if a.leave {
+		return s.toStop()
 	}
 	var failed error
 	switch {
@@ -252,7 +266,7 @@ func (s *Speaker) answer(ctx context.Context, a ask) answer {
 			l.live.Held = l.st.Held
 		}
 	}
-	return answer{s.view.changes(a.have), failed}
+	return answer{change: s.view.changes(a.have), err: failed}
 }
 
 // untilWake is how long Run may sleep. It counts from what was, not from now:

@@ -101,7 +101,8 @@ func TestAnnounceDegradeWithdraw(t *testing.T) {
 	s.endsAtOnce(r)
 }
 
-// endsAtOnce checks that SIGTERM ends the speaker, and its session with it.
+// endsAtOnce checks that SIGTERM ends a speaker of which nobody holds anything, and its
+// session with it.
 func (s *speaker) endsAtOnce(r *bird) {
 	t := s.t
 	t.Helper()

@@ -19,7 +19,7 @@ const established = "established"
 // state reads back what is. Slices in it are those of the last time if nothing has
 // changed, and are not changed later.
 func (s *Speaker) state() edge.SpeakerState {
-	st := edge.SpeakerState{Started: s.started, Announcements: s.announcements(), KeepErr: s.keep.err}
+	st := edge.SpeakerState{Started: s.started, Announcements: s.announcements(), KeepErr: s.keep.err, Stopping: s.stopping}
 	if s.intent == nil {
 		return st
 	}

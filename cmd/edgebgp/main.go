@@ -8,10 +8,12 @@
 // peer really holds.
 //
 // It owns the BGP sessions and nothing else: it probes nothing and decides
-// nothing. SIGTERM just stops it: the sessions close and the routers drop the
-// site at once, so drain first; routers with graceful restart keep the routes for
-// the time that was agreed. Started again within the same boot it announces again
-// what it was last told, under one fresh lease, without waiting for edged.
+// nothing. After SIGTERM it goes on until no router holds anything of it any more:
+// edged sees that it is to stop, and withdraws with the guard's permit. If all routers
+// that hold something keep it through a restart (graceful restart, and the data plane
+// proven alive), it ends at once. A second SIGTERM ends it at once in any case: the
+// sessions close, and the routers drop the site. Started again within the same boot it
+// announces again what it was last told, under one fresh lease, without waiting for edged.
 package main
 
 import (
@@ -64,7 +66,9 @@ func main() {
 		return err == nil
 	}})
 	api := &server{path: *path, speaker: speaker, ready: make(chan struct{})}
-	if err := task.Serve(context.Background(), log, speaker, api); err != nil {
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	if err := task.Run(ctx, log, speaker, api, newLeaver(log, speaker, end)); err != nil {
 		log.Error("edgebgp ends", "err", err)
 		os.Exit(1)
 	}

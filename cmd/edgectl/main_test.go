@@ -370,7 +370,7 @@ func sample() edge.SystemStatus {
 	st := quiet()
 	st.Alarms = []string{"198.51.100.0/24 wants to leave and may not: 1 of 2 sites have promised to stay", "peer r-b is active"}
 	st.ConfigErr = "/etc/edge/edge.yaml:3:9: node.bgp.asn: 0 is not a whole number\n/etc/edge/edge.yaml:5:1: other: no such key"
-	st.Drains = []edge.Drain{{Reason: "maintenance", Since: ago(time.Hour)}, {Prefix: prefix6, Reason: "moved", Since: ago(time.Minute), Until: sampleTime.Add(time.Hour)}, {Service: "web", Reason: "work", Since: ago(time.Minute), ByFile: true}}
+	st.Drains = []edge.Drain{{Reason: "maintenance", Since: ago(time.Hour)}, {Prefix: prefix6, Reason: "moved", Since: ago(time.Minute), Until: sampleTime.Add(time.Hour)}, {Service: "web", Reason: "work", Since: ago(time.Minute), ByFile: true}, {Reason: "edgebgp is to stop", Since: ago(time.Minute), Stop: true}}
 	st.Decisions = []edge.Decision{
 		{Prefix: prefix4, Rung: edge.LastResort, Since: ago(95 * time.Second), Reason: "serving → web-vip is down: answered 503; may not withdraw: 1 of 2 sites"},
 		{Prefix: prefix6, Rung: edge.Withheld, Reason: "the first round of probes is not over"},

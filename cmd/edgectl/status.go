@@ -94,6 +94,9 @@ func drainText(d edge.Drain, now time.Time) string {
 	if d.ByFile {
 		until += ", by file"
 	}
+	if d.Stop {
+		until += ", until it is started again"
+	}
 	return fmt.Sprintf("drain  %s since %s%s: %s", what, span(now.Sub(d.Since)), until, d.Reason)
 }
 

@@ -22,6 +22,9 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 			add("%s is announced as a last resort: %s", dec.Prefix, dec.Reason)
 		}
 	}
+	if why := stopAlarm(st); why != "" {
+		add("%s", why)
+	}
 	out = append(out, d.guardAlarms(st)...)
 	others := d.othersOf(st.Guard.Members)
 	for _, dec := range st.Decisions {

@@ -55,7 +55,7 @@ func (d *daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		socket.Fail(w, http.StatusBadRequest, err)
 		return
 	}
-	o.Since, o.ByFile = time.Now(), false
+	o.Since, o.ByFile, o.Stop = time.Now(), false, false
 	if !o.Until.IsZero() && !o.Until.After(o.Since) {
 		socket.Fail(w, http.StatusBadRequest, fmt.Errorf("the drain would have ended at %s already", o.Until.Format(time.RFC3339)))
 		return
@@ -111,6 +111,9 @@ func (d *daemon) serveUndrain(w http.ResponseWriter, r *http.Request) {
 			if f.Prefix == o.Prefix && f.Service == o.Service {
 				return nil, fmt.Errorf("%s is drained by %s: take its line out there", name, d.config().Local.DrainFile)
 			}
+		}
+		if d.drains.stop != nil {
+			return nil, fmt.Errorf("%s is drained since edgebgp is to stop: start it again, and it comes back by itself", name)
 		}
 		return nil, fmt.Errorf("%s is not drained", name)
 	})

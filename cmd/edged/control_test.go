@@ -24,6 +24,8 @@ type faultySpeaker struct {
 	fail   error
 	sticky bool // peers go on holding what was withdrawn
 	sets   int
+	// stopping is since when it says that it is to stop.
+	stopping time.Time
 }
 
 func (f *faultySpeaker) Set(_ context.Context, in edge.Intent) (edge.SpeakerState, error) {
@@ -46,7 +48,7 @@ func (f *faultySpeaker) state(told []edge.Announcement) edge.SpeakerState {
 	for _, a := range f.held {
 		peer.Held = append(peer.Held, edge.HeldPrefix{Net: a.Net, NextHop: a.NextHop})
 	}
-	return edge.SpeakerState{Announcements: told, Peers: []edge.PeerState{peer}}
+	return edge.SpeakerState{Announcements: told, Peers: []edge.PeerState{peer}, Stopping: f.stopping}
 }
 
 // permitting is a guard whose answer the test chooses.

@@ -30,6 +30,9 @@ type drains struct {
 	// byFile is what it said before.
 	byFile  []edge.Drain
 	fileErr error
+	// stop is the order that edgebgp gives by saying that it is to stop; nil: it is not.
+	// It is kept by nobody: it ends with another process there that says nothing of it.
+	stop *edge.Drain
 	// file looks at the drain file; seen is that as it was first seen at seenAt.
 	file   *drainReader
 	seen   fileStamp
@@ -59,8 +62,15 @@ func openDrains(k *keeper) (*drains, error) {
 	return d, errors.Join(err, readState(k.dir, byFileFile, "drains by file", &d.byFile))
 }
 
-// all are the orders by command and by file.
-func (d *drains) all() []edge.Drain { return slices.Concat(d.list, d.byFile) }
+// all are the orders by command and by file, then that of edgebgp: an operator's reason
+// is the better one.
+func (d *drains) all() []edge.Drain {
+	all := slices.Concat(d.list, d.byFile)
+	if d.stop != nil {
+		all = append(all, *d.stop)
+	}
+	return all
+}
 
 // of returns the order that concerns p: its own, else that for a service in it,
 // else that for the whole node. vipOf tells where a service is: each prefix that

@@ -101,6 +101,15 @@ func TestNoWayAround(t *testing.T) {
 			c.Local.Speaker.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 			r.in.config = &c
 		}, false},
+		"edgebgp is to stop": {func(r *rig) {
+			r.loop.speaker.(*orderly).stopping = r.in.now
+			r.in.drain = newStops(r).drain
+		}, true},
+		"edgebgp is to stop, edged anew": {func(r *rig) {
+			r.loop.speaker.(*orderly).stopping = r.in.now
+			r.loop = newLoop(r.loop.speaker, r.guard)
+			r.in.drain = newStops(r).drain
+		}, true},
 		"the table is refused":    {func(r *rig) { r.in.notReady = "no table" }, false},
 		"nothing is known":        {func(r *rig) { r.in.statuses = nil }, false},
 		"edged is started anew":   {func(r *rig) { r.loop = newLoop(r.loop.speaker, r.guard); r.in.settled = false }, false},

@@ -135,6 +135,7 @@ func (d *daemon) follow(now time.Time, members []edge.MemberState) {
 			d.noteOrder("drain", drainName(c.Drain), "-", "drained", c.Reason)
 		}
 	}
+	d.followStop()
 	d.drains.follow(d.config().Local.DrainFile, now)
 	for _, o := range d.drains.expire(now) {
 		d.noteOrder("drain", drainName(o), "drained", "ended", "its time is over")

@@ -81,6 +81,7 @@ var parts = []struct {
 	{"edged is stopped: nothing is withdrawn", stopEdged},
 	{"the lease runs out: degraded, not withdrawn", lease},
 	{"edgebgp restarts by itself", speakerRestart},
+	{"edgebgp is told to stop: it asks the guard first", stopSpeaker},
 	{"explain", explain},
 	{"console and metrics", console},
 	{"malformed requests", malformedRequests},

@@ -43,7 +43,7 @@ export function showPrefixes() {
 // without sites only takes an earlier one back.
 function orders() {
   const drains = list(status.drains).map((d) => [tag("off", "drain"), " ", el("b", {}, d.service ? `service ${d.service}` : d.prefix || "the whole node"),
-    `, since ${age(d.since)}, ${zero(d.until) ? (d.by_file ? "while the file says so" : "until undrained") : `for ${left(d.until)} more`}: ${d.reason}`,
+    `, since ${age(d.since)}, ${zero(d.until) ? (d.by_file ? "while the file says so" : d.stop ? "until it is started again" : "until undrained") : `for ${left(d.until)} more`}: ${d.reason}`,
     d.by_file ? soft(" (by file)") : ""]);
   const prefers = list(status.prefers).filter((o) => list(o.sites).length).map((o) => {
     const others = [o.prepend ? `prepend ${o.prepend}` : "", o.med ? `med ${o.med}` : ""].filter(Boolean).join(", ");

@@ -33,6 +33,16 @@ type Task interface {
 func Serve(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	return serve(ctx, log, stop, tasks)
+}
+
+// Run is Serve for a daemon that sees to the signals itself: it ends with ctx.
+func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
+	return serve(ctx, log, func() {}, tasks)
+}
+
+// serve calls ended as soon as the tasks are told to end.
+func serve(ctx context.Context, log *slog.Logger, ended func(), tasks []Task) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, t := range tasks {
 		g.Go(func() error { return run(ctx, t) })
@@ -46,7 +56,7 @@ func Serve(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	})
 	g.Go(func() error {
 		<-ctx.Done()
-		stop()
+		ended()
 		return nil
 	})
 	return g.Wait()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -54,6 +56,29 @@ func TestServeTells(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Errorf("ended by SIGTERM: %v", err)
+	}
+}
+
+// TestRunEndsWithContext: it takes no signals, and the end of ctx is no error.
+func TestRunEndsWithContext(t *testing.T) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGTERM)
+	defer signal.Stop(caught)
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, slog.New(slog.DiscardHandler), part{waits, nil}) }()
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-caught
+	select {
+	case err := <-done:
+		t.Fatalf("a signal has ended it: %v", err)
+	default:
+	}
+	end()
+	if err := <-done; err != nil {
+		t.Errorf("the end of ctx: %v", err)
 	}
 }
 
