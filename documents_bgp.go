@@ -29,6 +29,9 @@ type Withdrawal struct {
 	// Until is the end of the permit: edgebgp does not begin to withdraw after
 	// it, however late it comes to it.
 	Until time.Time `json:"until"`
+	// UntilBoot is the same on CLOCK_BOOTTIME of the box, which nobody sets; the
+	// earlier of the two counts. 0: not known, as an older edged does not say it.
+	UntilBoot time.Duration `json:"until_boot_ns,omitempty"`
 }
 
 // SpeakerState is what edgebgp answers: to PUT /v1/intent and GET /v1/state.

@@ -196,6 +196,7 @@ func (s *Speaker) Set(ctx context.Context, in edge.Intent, have string) (edge.Sp
 		return edge.SpeakerChange{}, err
 	}
 	in = normal(in)
+	onOwnClock(in.Withdraw, s.now(), sinceBoot())
 	return s.ask(ctx, ask{have: have, intent: &in})
 }
 

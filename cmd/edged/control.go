@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/guard"
 	"github.com/catchment-dev/edge/health"
@@ -280,7 +282,7 @@ func (l *loop) withdraw(ctx context.Context, p netip.Prefix, in inputs) error {
 	defer cancel()
 	until, _ := ctx.Deadline()
 	l.onAir[p] = false
-	err := l.send(ctx, in, edge.Withdrawal{Net: p, Until: until})
+	err := l.send(ctx, in, edge.Withdrawal{Net: p, Until: until, UntilBoot: onBootClock(until)})
 	for err == nil && l.state.Holders(p) > 0 {
 		select {
 		case <-ctx.Done():
@@ -295,6 +297,16 @@ func (l *loop) withdraw(ctx context.Context, p netip.Prefix, in inputs) error {
 		return fmt.Errorf("withdraw %s: %w", p, err)
 	}
 	return nil
+}
+
+// onBootClock is t by CLOCK_BOOTTIME, which is the same for edgebgp; 0 if it cannot be
+// read, which leaves the wall clock.
+func onBootClock(t time.Time) time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano()) + time.Until(t)
 }
 
 // announce tells edgebgp, if anything is new or the lease is to be renewed.

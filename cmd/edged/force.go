@@ -114,15 +114,21 @@ func (d *daemon) forceOut(ctx context.Context, o edge.Drain) error {
 			continue
 		}
 		was := d.loop.last[p.Net].Rung
-		broken, err := d.guard.Force(ctx, p.Net, o.Reason, func(ctx context.Context) error { return d.loop.withdraw(ctx, p.Net, in) })
+		f := edge.Forced{Prefix: p.Net, At: now.UTC(), Reason: o.Reason}
+		broken, err := d.guard.Force(ctx, p.Net, o.Reason, func(ctx context.Context) error {
+			d.recordForced(f) // a process that is killed amid it must not be forgotten to have begun
+			return d.loop.withdraw(ctx, p.Net, in)
+		})
+		f.Broken = broken
+		if err != nil {
+			f.Reason = "not all routers let go of it: " + o.Reason
+		}
+		d.amendForced(f)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		d.loop.forcedOff(p.Net, in)
-		f := edge.Forced{Prefix: p.Net, At: now.UTC(), Reason: o.Reason, Broken: broken}
-		d.forced.own = append(slices.Clone(d.forced.own), f)
-		d.keeper.keep(forcedFile, keptForced, d.forced.own)
 		why := o.Reason
 		if len(broken) > 0 {
 			why += fmt.Sprintf("; it had promised %v to stay", broken)
@@ -133,6 +139,23 @@ func (d *daemon) forceOut(ctx context.Context, o edge.Drain) error {
 		return fmt.Errorf("the drain is in force, but not all is off the air: %w", err)
 	}
 	return nil
+}
+
+// recordForced keeps that a prefix is about to be forced off the air.
+func (d *daemon) recordForced(f edge.Forced) {
+	d.forced.own = append(slices.Clone(d.forced.own), f)
+	d.keeper.keep(forcedFile, keptForced, d.forced.own)
+}
+
+// amendForced has the record of f, if there is one, say what has come of it.
+func (d *daemon) amendForced(f edge.Forced) {
+	i := slices.IndexFunc(d.forced.own, func(o edge.Forced) bool { return o.Prefix == f.Prefix && o.At.Equal(f.At) })
+	if i < 0 {
+		return // refused before anything was done
+	}
+	d.forced.own = slices.Clone(d.forced.own)
+	d.forced.own[i] = f
+	d.keeper.keep(forcedFile, keptForced, d.forced.own)
 }
 
 // forcedOff notes that p has been withdrawn without a permit: as after any withdrawal

@@ -302,6 +302,9 @@ func TestForceOut(t *testing.T) {
 	if !d.loop.onAir[p6] {
 		t.Error("what a peer still holds counts as gone")
 	}
+	if n := len(d.forced.own); n != edge.FreeLeaves || d.forced.own[n-1].Reason != "not all routers let go of it: r" {
+		t.Errorf("what was tried is not on record: %+v", d.forced.own)
+	}
 	if err := d.forceOut(t.Context(), edge.Drain{Reason: "r", Force: true}); err == nil || !strings.Contains(err.Error(), "10 prefixes have been forced out") {
 		t.Errorf("the eleventh: %v", err)
 	}
