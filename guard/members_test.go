@@ -42,6 +42,7 @@ func TestMembers(t *testing.T) {
 		f.start(i, quiet)
 		if i%20 == 19 || i == n-1 {
 			within(t, 4*time.Minute, fmt.Sprint(i+1, " members alive at all"), func() bool { return f.seen(i) })
+			t.Logf("%d members alive at all after %s", i+1, time.Since(began).Round(time.Millisecond))
 		}
 	}
 	within(t, 4*time.Minute, "all known to all", f.known)

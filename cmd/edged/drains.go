@@ -98,9 +98,10 @@ func (d *drains) of(p netip.Prefix, vipOf func(edge.ServiceID) netip.Addr) *edge
 	return found
 }
 
-// node says whether the whole node is to leave.
+// node says whether an operator wants the whole node out. That edgebgp is to stop does
+// not count: it says good-bye by BFD itself, and the next one is not to begin with it.
 func (d *drains) node() bool {
-	return slices.ContainsFunc(d.all(), func(o edge.Drain) bool { return o.Service == "" && o.Prefix == netip.Prefix{} })
+	return slices.ContainsFunc(slices.Concat(d.list, d.byFile), func(o edge.Drain) bool { return o.Service == "" && o.Prefix == netip.Prefix{} })
 }
 
 // expire forgets the orders by command that have ended, and reports them.
