@@ -289,7 +289,7 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 	switch {
 	case !f.OnAir && sick && f.Others >= 0 && f.Others < f.Floor && f.Drain == nil && f.NotReady == "" && !leftNow(f):
 		return LastResort, why + Reason(fmt.Sprintf("; announced all the same: %d other sites announce it, and %d must", f.Others, f.Floor)), severity
-	case !f.OnAir && sick && f.Last.Rung == Withdrawn && f.Worse.Severity > severity && f.Drain == nil && f.NotReady == "":
+	case !f.OnAir && sick && f.Last.Rung == Withdrawn && f.Worse.Severity > severity && f.Drain == nil && f.NotReady == "" && !leftNow(f):
 		return LastResort, why + "; " + f.Worse.back(), severity
 	case !f.OnAir && f.Last.Rung == Withheld || !f.OnAir && f.Last.Rung == "":
 		return Withheld, why, 0

@@ -89,6 +89,7 @@ func TestDecide(t *testing.T) {
 		{"announced elsewhere only", Facts{Elsewhere: "announced at a only", Settled: true, Condition: condition(Healthy, 0, "")}, Withheld, "announced at a only"},
 		{"announced elsewhere only, and still here", Facts{Elsewhere: "announced at a only", OnAir: true, Settled: true, Condition: condition(Healthy, 0, "")}, Leaving, "announced at a only"},
 		{"withdrawn, and a worse site may not leave", Facts{Settled: true, Others: 3, Worse: Worse{"b", 10}, Last: Decision{Rung: Withdrawn}, Condition: sick}, LastResort, "back so that b, which is worse and may not leave, can go"},
+		{"withdrawn a moment ago, and a worse site may not leave", Facts{Settled: true, Others: 3, Worse: Worse{"b", 10}, Now: testNow, Last: Decision{Rung: Withdrawn, Since: testNow.Add(-time.Second)}, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"withdrawn, and a site as sick may not leave", Facts{Settled: true, Others: 3, Worse: Worse{"b", 2}, Last: Decision{Rung: Withdrawn}, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"withdrawn and drained, and a worse site may not leave", Facts{Settled: true, Others: 3, Drain: drain, Worse: Worse{"b", 10}, Last: Decision{Rung: Withdrawn}, Condition: sick}, Withdrawn, "web-vip is down"},
 		{"withheld since the boot, and a worse site may not leave", Facts{Settled: true, Others: 3, Worse: Worse{"b", 10}, Last: Decision{Rung: Withheld}, Condition: sick}, Withheld, "web-vip is down"},
