@@ -87,7 +87,6 @@ func (g *Guard) rejoin(ctx context.Context, list *memberlist.Memberlist, spawn f
 	for {
 		dead, now := g.dead(), time.Now()
 		rest := rejoinRest(len(dead), len(g.roster.Load().others))
-		rand.Shuffle(len(dead), func(i, j int) { dead[i], dead[j] = dead[j], dead[i] })
 		for _, n := range dead {
 			if underway >= most || now.Before(quiet) {
 				break
@@ -135,14 +134,26 @@ func rejoinRest(dead, others int) time.Duration {
 	return min(time.Duration(others-dead)*time.Second/20, rejoinMost)
 }
 
+// dead are the nodes that are not alive, in any order, but those first that have
+// been heard of late: memberlist has missed that they are there, which it may do in
+// a fleet of any size, and finds out with the next exchange of states.
 func (g *Guard) dead() []edge.Node {
-	var out []edge.Node
+	var heard, silent []edge.Node
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now, of := time.Now(), max(isolatedAfter, g.fresh()/2)
 	for _, n := range g.roster.Load().others {
-		if !g.up.is(n.ID) {
-			out = append(out, n)
+		switch p := g.peers[n.ID]; {
+		case g.up.is(n.ID):
+		case p != nil && now.Sub(p.at) < of:
+			heard = append(heard, n)
+		default:
+			silent = append(silent, n)
 		}
 	}
-	return out
+	rand.Shuffle(len(heard), func(i, j int) { heard[i], heard[j] = heard[j], heard[i] })
+	rand.Shuffle(len(silent), func(i, j int) { silent[i], silent[j] = silent[j], silent[i] })
+	return append(heard, silent...)
 }
 
 // take reads one message.

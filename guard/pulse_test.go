@@ -76,3 +76,22 @@ func TestDeadStaysOld(t *testing.T) {
 		return m.Age >= 0 && m.Report.Says[0].Reason == "third" && a.State().Dropped["stale_pulse"] > 0
 	})
 }
+
+// TestHeardIsJoinedFirst: a node that is heard and is not alive to memberlist is there.
+func TestHeardIsJoinedFirst(t *testing.T) {
+	g := alone(t, 300)
+	for i, id := range []edge.NodeID{"c", "x", "q"} {
+		g.note(pulse{head: head{node: id, site: edge.SiteID(id), boot: 5, seq: 1, to: "a", toBoot: g.boot}}, time.Now().Add(-time.Duration(i)*g.fresh()))
+	}
+	g.up.on["b"] = true
+	dead := g.dead()
+	if len(dead) != 298 || dead[0].ID != "c" {
+		t.Errorf("%d dead, first %s", len(dead), dead[0].ID)
+	}
+	for range 100 {
+		if g.dead()[1].ID != dead[1].ID {
+			return
+		}
+	}
+	t.Error("always in the same order")
+}

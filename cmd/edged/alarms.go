@@ -78,7 +78,7 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 		add("edgeproxy runs another configuration than edged: run edgectl reload")
 	}
 	if st.Guard.Isolated {
-		add("isolated: no other site has been heard for ten seconds: nothing is withdrawn and nothing let go")
+		add("isolated: no other site has been heard by gossip for ten seconds: nothing is withdrawn and nothing let go")
 	}
 	if n := st.Guard.Dropped["own_report"]; n > 0 {
 		add("what this node says of itself could not be sent to the fleet %d times: see its log", n)

@@ -195,6 +195,9 @@ func TestSwap(t *testing.T) {
 		return edge.Worse{Site: "b", Severity: edge.SeverityDown + 1}
 	}
 	r.step(t, time.Second)
+	r.want(t, edge.Withdrawn, false) // a flap otherwise
+	asked = 0
+	r.step(t, 2*time.Second)
 	r.want(t, edge.LastResort, true)
 	if asked != 2 {
 		t.Errorf("asked %d times for two prefixes", asked)

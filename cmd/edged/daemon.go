@@ -283,14 +283,20 @@ func (d *daemon) followProxy(ctx context.Context) error {
 
 // fleetLoad is what the other nodes have said of their load. In a large fleet signs
 // of life are rarer than the proxy would have them: what is no reason to doubt a
-// word does not count as its age.
+// word does not count as its age. What was said since the last one is of now.
 func (d *daemon) fleetLoad() edge.FleetLoad {
 	var out edge.FleetLoad
-	usual := freshOf(d.config()) - d.config().Fleet.Guard.PromiseLease
+	c := d.config()
+	fresh := freshOf(c)
 	for _, m := range d.guard.Members() {
-		if m.Age >= 0 && m.Node != d.config().Local.ID {
-			out.Rows = append(out.Rows, edge.FleetRow{Node: m.Node, Age: max(0, m.Age-usual), Load: m.Report.Load})
+		if m.Age < 0 || m.Node == c.Local.ID {
+			continue
 		}
+		age := max(0, m.Age-(fresh-c.Fleet.Guard.PromiseLease))
+		if m.Age <= fresh {
+			age = min(age, m.Said)
+		}
+		out.Rows = append(out.Rows, edge.FleetRow{Node: m.Node, Age: age, Load: m.Report.Load})
 	}
 	return out
 }
