@@ -126,6 +126,7 @@ func write(t *testing.T, file string, found map[string]verdict) {
 		if v, ok := found[f.name]; ok {
 			all = append(all, figure{Name: f.name + ": states", Value: float64(v.states), Unit: "1"},
 				figure{Name: f.name + ": time", Value: v.took.Seconds(), Unit: "s"},
+				figure{Name: f.name + ": memory", Value: float64(v.memory), Unit: "MiB"},
 				figure{Name: f.name + ": violations", Value: float64(v.errors), Unit: "1"})
 		}
 	}
