@@ -200,8 +200,10 @@ func (f *fleet) seen(n int) bool {
 
 func (n *node) alive() int {
 	up := 0
-	for _, o := range n.roster.Load().others {
-		if n.up.is(o.ID) {
+	n.up.mu.Lock()
+	defer n.up.mu.Unlock()
+	for id, on := range n.up.on {
+		if on && id != n.ID {
 			up++
 		}
 	}
@@ -217,7 +219,7 @@ func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %s: %s", d, what)
 		}
-		time.Sleep(10 * time.Millisecond) // polls
+		time.Sleep(20 * time.Millisecond) // polls
 	}
 }
 
