@@ -15,7 +15,11 @@ func TestRaisedBootIsItsOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, heard := range []int64{10, maxBoot} {
+		g.hearOfSelf(head{boot: maxBoot})
+		if g.boot >= maxBoot {
+			t.Errorf("boot id %d, which nobody takes", g.boot)
+		}
+		for _, heard := range []int64{10, maxBoot - 1} {
 			g.boot = heard - 1
 			if g.hearOfSelf(head{boot: heard}); g.boot <= heard {
 				t.Errorf("boot id %d over %d", g.boot, heard)

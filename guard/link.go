@@ -112,6 +112,9 @@ func (k *link) wake() {
 			if len(batch) > 0 {
 				raw = k.seal(edge.NodeID(k.node.Name), k.sent.Add(1), batch)
 			}
+			if raw == nil {
+				continue
+			}
 			if err := k.send(k.node, raw); err != nil {
 				k.drop("send_failed")
 				k.log.Debug("message not sent", "to", k.node.Name, "err", err)

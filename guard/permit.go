@@ -103,8 +103,13 @@ func (g *Guard) Update(s Settings) {
 func (g *Guard) adopt(r *roster, key ed25519.PrivateKey) {
 	was := g.roster.Swap(r)
 	g.forget(was, r)
-	resign := !key.Equal(g.key) || r.self.Site != was.self.Site
+	another := !key.Equal(g.key)
+	resign := another || r.self.Site != was.self.Site
 	g.key = key
+	if another { // its numbers begin anew: who had the old one may have used them up
+		g.boot = time.Now().UnixNano()
+		g.core.Reboot(g.boot)
+	}
 	if resign && g.seq > 0 {
 		again := g.own.report
 		again.Site = r.self.Site

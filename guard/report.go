@@ -284,7 +284,11 @@ func (g *Guard) readLate(now time.Time) {
 func (g *Guard) hearOfSelf(h head) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h.boot <= g.boot || h.boot > maxBoot {
+	switch {
+	case h.boot <= g.boot:
+		return
+	case h.boot >= maxBoot: // no clock says that, and nobody would hear of one above
+		g.drops.add("boot_spent")
 		return
 	}
 	to := h.boot + 1

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"crypto/ed25519"
+	"slices"
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/guard/promise"
@@ -38,11 +39,18 @@ func (l letter) by(key edge.NodeKey) bool {
 	return ed25519.VerifyWithOptions(key[:], l.signed, l.seal, signing) == nil
 }
 
-// seal signs a batch of messages to a node, the seq-th.
+// seal signs a batch of messages to a node, the seq-th; nil: nothing of it is to be sent.
 func (g *Guard) seal(to edge.NodeID, seq uint64, batch []promise.Message) []byte {
 	g.mu.Lock()
 	h := head{node: g.self, site: g.roster.Load().self.Site, boot: g.boot, seq: seq, to: to, toBoot: g.bootOf(to)}
 	key := g.key
 	g.mu.Unlock()
+	// Of rounds of before the key was changed: they would use up the new numbers too.
+	batch = slices.DeleteFunc(batch, func(m promise.Message) bool {
+		return (m.Kind == promise.Intent || m.Kind == promise.Release) && m.Round.Boot > h.boot
+	})
+	if len(batch) == 0 {
+		return nil
+	}
 	return encodeMessages(h, batch, key)
 }

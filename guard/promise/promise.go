@@ -131,8 +131,9 @@ type Node struct {
 
 	policy edge.Guard
 	sites  map[edge.NodeID]edge.SiteID
-	places map[edge.SiteID]edge.Site // those of sites
-	others []edge.NodeID             // ascending, without self
+	places map[edge.SiteID]edge.Site    // those of sites
+	others []edge.NodeID                // ascending, without self
+	keys   map[edge.NodeID]edge.NodeKey // with which each last spoke, also those that have left the roster
 	seats  map[netip.Prefix]*seat
 	order  []netip.Prefix             // keys of seats, ascending: same input, same output
 	recent map[netip.Prefix]time.Time // withdrawals begun in the last minute
@@ -223,7 +224,7 @@ func New(o Options) (*Node, error) {
 	n := &Node{
 		self: o.Self, boot: o.Boot, started: o.Started, before: o.LeaseBefore,
 		held: o.Held, sick: o.Sick, drop: o.Drop, rand: o.Rand,
-		seats: map[netip.Prefix]*seat{}, load: o.Demand, recent: map[netip.Prefix]time.Time{},
+		seats: map[netip.Prefix]*seat{}, keys: map[edge.NodeID]edge.NodeKey{}, load: o.Demand, recent: map[netip.Prefix]time.Time{},
 	}
 	if n.load == nil {
 		n.load = func() (float64, bool) { return 0, false }
@@ -260,6 +261,7 @@ func (n *Node) Update(now time.Time, s Settings) ([]Message, error) {
 	if !ok || len(sites) != len(s.Roster) {
 		return nil, fmt.Errorf("update roster: node %q must be in it, and every node once", n.self)
 	}
+	n.rekeyed(s.Roster)
 	moved := n.site != site
 	n.policy, n.sites, n.site = s.Policy, sites, site
 	n.places = map[edge.SiteID]edge.Site{}
@@ -310,6 +312,25 @@ func (n *Node) seat(of edge.Prefix) {
 // for replays. No other process of this node may ever use b: else two rounds would
 // have one name, and an answer to the one, late, would count for the other.
 func (n *Node) RaiseBoot(b int64) { n.boot = max(n.boot, b) }
+
+// Reboot makes new rounds use boot id b, also if that is lower: for a node with a new
+// key, since who had the old one may have used up the ids. As with RaiseBoot, no other
+// process may ever use it.
+func (n *Node) Reboot(b int64) { n.boot = b }
+
+// rekeyed forgets which questions have come from a node that has another key: nothing
+// that was signed with the old one is believed again, and who had stolen that may have
+// used up the numbers of rounds. What it was promised stands.
+func (n *Node) rekeyed(nodes []edge.Node) {
+	for _, m := range nodes {
+		if was, ok := n.keys[m.ID]; ok && was != m.PublicKey {
+			for _, s := range n.seats {
+				delete(s.seen, m.ID)
+			}
+		}
+		n.keys[m.ID] = m.PublicKey
+	}
+}
 
 // Version changes whenever what Permit, Asking or Bound say may have changed.
 func (n *Node) Version() uint64 { return n.version }
