@@ -71,12 +71,15 @@ func (n *Node) Forced(now time.Time, p netip.Prefix, why edge.Reason, ok bool) {
 // Recall takes in when an earlier process of this node has forced prefixes out, or
 // has tried to. Such a withdrawal has no permit to end with: it may still be under way,
 // so this node promises nobody before it must be over. How long ago it was is not asked
-// for that: a wall clock may have jumped since.
+// for that: a wall clock may have jumped since. For the limit, a time that is yet to
+// come is taken for the start.
 func (n *Node) Recall(at ...time.Time) {
 	if len(at) > 0 {
 		n.blind = later(n.blind, n.started.Add(forceLast+stale))
 	}
-	n.forced = append(n.forced, at...)
+	for _, t := range at {
+		n.forced = append(n.forced, n.started.Add(-max(0, n.started.Sub(t))))
+	}
 	slices.SortFunc(n.forced, time.Time.Compare)
 }
 

@@ -190,3 +190,20 @@ func TestForce(t *testing.T) {
 		t.Errorf("after ten minutes: %v", err)
 	}
 }
+// TestForcedUnderAnotherClock: a clock that was ahead over the restart bars nobody from
+// forcing for longer than the window, and one that is set does not lift the limit.
+func TestForcedUnderAnotherClock(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Minute, time.Hour, 365 * 24 * time.Hour} {
+		r := newRig(t, 1, "a1", "b1")
+		n := r.nodes["a1"]
+		for range edge.FreeLeaves {
+			n.Recall(r.now.Add(ahead))
+		}
+		if _, _, err := n.Force(r.now, net1); err == nil {
+			t.Errorf("%s ahead: no limit", ahead)
+		}
+		if _, _, err := n.Force(r.now.Add(edge.ForceWindow), net1); err != nil {
+			t.Errorf("%s ahead: %v", ahead, err)
+		}
+	}
+}
