@@ -127,7 +127,8 @@ type ProxyReload struct {
 type MemberState struct {
 	Node NodeID `json:"node"`
 	Site SiteID `json:"site"`
-	// Alive is the failure detector's opinion: a hint, never counted.
+	// Alive is the failure detector's opinion: a hint, never counted, since whoever has
+	// the gossip key can make it anything. Age says who is there.
 	Alive bool `json:"alive"`
 	// Age is how long ago its node itself said that its report stands, with a sign of
 	// life; one that only others have passed on counts as old. Negative if there is

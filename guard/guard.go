@@ -26,6 +26,10 @@ import (
 	"github.com/catchment-dev/edge/guard/promise"
 )
 
+// askRow is how many letters of the protocol are read in a row while others wait: a flood
+// of forged ones must leave time for signs of life.
+const askRow = 4
+
 // tickEvery is how often the protocol is told the time.
 const tickEvery = 100 * time.Millisecond
 
@@ -251,7 +255,11 @@ func (g *Guard) Run(ctx context.Context) error {
 func (g *Guard) serve(ctx context.Context, post *courier) error {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	for {
+	for row := 0; ; {
+		first := g.asks
+		if row >= askRow {
+			row, first = 0, g.inbox
+		}
 		select { // the time comes first, then what is asked, then what is merely told
 		case <-ctx.Done():
 			return nil
@@ -259,8 +267,9 @@ func (g *Guard) serve(ctx context.Context, post *courier) error {
 			g.beat(now, post)
 		default:
 			select {
-			case raw := <-g.asks.ch:
-				g.take(g.asks.read(raw), post)
+			case raw := <-first.ch:
+				row++
+				g.take(first.read(raw), post)
 			default:
 				select {
 				case <-ctx.Done():

@@ -1,9 +1,11 @@
 package guard
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,5 +297,50 @@ func TestStateIsBounded(t *testing.T) {
 	g.heard = map[edge.NodeID]*heard{"b": {report: edge.Report{Boot: 1, Seq: 1}, raw: make([]byte, 2*stateSize)}}
 	if n := len(g.lacking("c", nil)); n < 2*stateSize {
 		t.Errorf("a large report: %d bytes", n)
+	}
+}
+
+// TestFloodOfMessages: letters of the protocol come first, but forged ones without end
+// leave time for the signs of life of the others.
+func TestFloodOfMessages(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3, 1)
+	f.startAll()
+	a, says := f.nodes[0], claim("same")
+	fresh := func() bool {
+		for _, n := range f.nodes {
+			n.Publish(edge.Report{Says: says})
+		}
+		m := a.report("c")
+		return m.Age >= 0 && m.Age < 1500*time.Millisecond
+	}
+	f.until("c is heard", fresh)
+	body := bytes.Repeat([]byte(" "), maxBatchBytes) // as dear to check as may be
+	raw := sign(append(head{node: "b", site: "b", boot: maxBoot, seq: 1, to: "a"}.append(kindMessages), body...), keyOf("z"))
+	stop, over := make(chan struct{}), sync.WaitGroup{}
+	over.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			for range 2 * inboxBytes / len(raw) { // it is full all the time
+				(*delegate)(a.Guard).NotifyMsg(raw)
+			}
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	defer over.Wait()
+	defer close(stop)
+	oldest, begin := time.Duration(0), time.Now()
+	f.until("six seconds are over", func() bool {
+		fresh()
+		oldest = max(oldest, a.report("c").Age)
+		return time.Since(begin) > 6*time.Second
+	})
+	if n := a.State().Dropped["bad_signature"]; n < 100 || oldest > 4*time.Second {
+		t.Errorf("%d forged letters read, meanwhile c was last heard %s ago", n, oldest)
 	}
 }

@@ -76,3 +76,20 @@ func (n *node) bootNow() int64 {
 	defer n.mu.Unlock()
 	return n.boot
 }
+
+// TestSealLeavesOldRoundsOut: with a new key nothing is said of rounds whose boot id is
+// above its own: it would use up the new numbers. Answers are of others' rounds.
+func TestSealLeavesOldRoundsOut(t *testing.T) {
+	g := alone(t, 2)
+	old, now := promise.Round{Boot: g.boot + 1}, promise.Round{Boot: g.boot}
+	for _, c := range []struct {
+		kind promise.Kind
+		of   promise.Round
+		sent bool
+	}{{promise.Intent, old, false}, {promise.Release, old, false}, {promise.Promise, old, true}, {promise.Nack, old, true}, {promise.Intent, now, true}, {promise.Release, now, true}} {
+		raw := g.seal("b", 1, []promise.Message{{Kind: c.kind, From: "a", To: "b", Prefix: prefix1, Round: c.of}})
+		if (raw != nil) != c.sent {
+			t.Errorf("%s of boot id %d sent: %t", c.kind, c.of.Boot-g.boot, raw != nil)
+		}
+	}
+}

@@ -29,7 +29,7 @@ func (d *daemon) jury(s sight) health.Jury {
 	j.Witnesses = append(j.Witnesses, witness(c.Self().Site, true, 0, s.failing))
 	for _, m := range s.members {
 		if m.Age >= 0 && m.Node != c.Local.ID {
-			j.Witnesses = append(j.Witnesses, witness(m.Site, m.Alive && m.Age <= freshOf(c), m.Said, m.Report.Failing))
+			j.Witnesses = append(j.Witnesses, witness(m.Site, m.Age <= freshOf(c), m.Said, m.Report.Failing))
 		}
 	}
 	return j

@@ -185,7 +185,8 @@ func TestOthersView(t *testing.T) {
 		"one up, one full, one not": {[]edge.MemberState{member("b1", "b", edge.Up), member("c1", "c", edge.Full), member("d1", "d", edge.Down)}, health.Others{Up: 2, Down: 1, Roster: 3}},
 		"a site is as its worst":    {[]edge.MemberState{member("b1", "b", edge.Down), member("b2", "b", edge.Up)}, health.Others{Down: 1, Roster: 3}},
 		"in either order":           {[]edge.MemberState{member("b1", "b", edge.Up), member("b2", "b", edge.Down)}, health.Others{Down: 1, Roster: 3}},
-		"old, dead and unknown":     {[]edge.MemberState{stale, dead}, health.Others{Roster: 3}},
+		"old and unknown":           {[]edge.MemberState{stale}, health.Others{Roster: 3}},
+		"only called dead":          {[]edge.MemberState{dead}, health.Others{Down: 1, Roster: 3}},
 		"unknown":                   {[]edge.MemberState{silent}, health.Others{Roster: 3}},
 		"a stranger":                {[]edge.MemberState{member("x", "x", edge.Down)}, health.Others{Roster: 3}},
 	} {

@@ -198,7 +198,7 @@ func (d *daemon) inputs(s sight) inputs {
 }
 
 // othersOf counts, for each prefix, the other sites that say they announce it:
-// alive, and whose word is known to stand still. For one lease of a promise after
+// by a word that is known to stand still. For one lease of a promise after
 // the start it answers -1, not to take silence for an empty fleet. If another
 // node of this site announces, the site does, and no number is too small. A wrong
 // count does no harm: it can only bring a prefix on the air.
@@ -210,7 +210,7 @@ func (d *daemon) othersOf(members []edge.MemberState) func(netip.Prefix) int {
 	own, fresh := d.config().Self().Site, freshOf(d.config())
 	sites := map[netip.Prefix]map[edge.SiteID]bool{}
 	for _, m := range members {
-		if m.Node == d.config().Local.ID || !m.Alive || m.Age < 0 || m.Age > fresh {
+		if m.Node == d.config().Local.ID || m.Age < 0 || m.Age > fresh {
 			continue
 		}
 		for _, c := range m.Report.Says {

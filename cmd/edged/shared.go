@@ -51,7 +51,7 @@ func othersView(c *edge.Config, members []edge.MemberState, id edge.ProbeID, fre
 	}
 	for _, m := range members {
 		was, ok := sites[m.Site]
-		if !ok || !m.Alive || m.Age < 0 || m.Age > fresh {
+		if !ok || m.Age < 0 || m.Age > fresh {
 			continue
 		}
 		switch s := m.Report.Shared[id]; {

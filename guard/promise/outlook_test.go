@@ -190,6 +190,7 @@ func TestForce(t *testing.T) {
 		t.Errorf("after ten minutes: %v", err)
 	}
 }
+
 // TestForcedUnderAnotherClock: a clock that was ahead over the restart bars nobody from
 // forcing for longer than the window, and one that is set does not lift the limit.
 func TestForcedUnderAnotherClock(t *testing.T) {
