@@ -52,6 +52,14 @@ func sixSites(t *testing.T) (*daemon, sight, func(fails ...time.Duration) []edge
 	}
 }
 
+// calledDead are members of whom somebody with the gossip key says that they are dead.
+func calledDead(all []edge.MemberState) []edge.MemberState {
+	for i := range all {
+		all[i].Alive = false
+	}
+	return all
+}
+
 // TestCommonCauseDegrades: what fails at many sites is not held against this one, nor
 // is anything while it hears nobody; an order has it believed all the same.
 func TestCommonCauseDegrades(t *testing.T) {
@@ -73,6 +81,7 @@ func TestCommonCauseDegrades(t *testing.T) {
 		{others(5*time.Minute, 9*time.Hour, 0, 0, 0), edge.Leaving, "web is down: refused", 0},
 		{others(-1, -1, -1, -1, -1), edge.Degraded, "common cause: web at 6 of 6 sites, 5 of them not heard of", 1},
 		{others(0, 0, 0, 0, -1), edge.Leaving, "web is down", 0},
+		{calledDead(others(0, 0, 0, 0, 0)), edge.Leaving, "web is down", 0},
 	} {
 		s.members = c.members
 		r.in.suspect = d.jury(s).Try
