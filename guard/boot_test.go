@@ -3,6 +3,9 @@ package guard
 import (
 	"net/netip"
 	"testing"
+	"time"
+
+	"github.com/catchment-dev/edge"
 )
 
 // TestRaisedBootIsItsOwn: two processes that are raised over the same old report have
@@ -30,4 +33,27 @@ func TestRaisedBootIsItsOwn(t *testing.T) {
 			seen[g.boot] = true
 		}
 	}
+}
+
+// TestClockBackWithoutAReport: a node whose last process had a clock that was ahead and
+// has sent signs of life, but no report that arrived, is heard again.
+func TestClockBackWithoutAReport(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 2, 1)
+	a, b := f.start(0), f.start(1)
+	b.mu.Lock()
+	b.boot += int64(time.Hour)
+	b.mu.Unlock()
+	f.until("a has heard the process with the odd clock", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.bootOf("b") > b.born
+	})
+	b.stop()
+	b = f.start(1)
+	f.until("a hears b", func() bool {
+		b.Publish(edge.Report{Says: claim("back")})
+		m := a.report("b")
+		return m.Age >= 0 && m.Age < 2*time.Second
+	})
 }

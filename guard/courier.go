@@ -85,8 +85,12 @@ func (c *courier) tell(now time.Time) {
 	}
 }
 
-// send sends one report to one node, who does not pass it on.
+// send sends one report to one node, who does not pass it on, or a pulse of its own.
 func (c *courier) send(to edge.Node, raw []byte) {
+	if raw[1] == kindPulse {
+		c.toss(to, raw)
+		return
+	}
 	state := appendState([]byte{version, kindState}, raw, 0)
 	if len(raw) <= maxRumor {
 		c.toss(to, state)
@@ -100,6 +104,10 @@ func (c *courier) hearPulse(raw []byte) {
 	p, err := c.g.takePulse(raw)
 	if err != nil {
 		c.g.drops.add(err.Error())
+		return
+	}
+	if p.node == c.g.self {
+		c.g.hearOfSelf(p.head)
 		return
 	}
 	from, ok := c.g.roster.Load().byID[p.node]

@@ -27,6 +27,7 @@ type pulse struct {
 	// Before this was sent: when the sender last said that the report stands, and
 	// when it made it.
 	age, made time.Duration
+	raw       string // as it came; empty: not known
 }
 
 const pulseBody = 3*8 + 2*4 // bytes
@@ -94,13 +95,15 @@ func (g *Guard) pulseFor(to edge.NodeID, now time.Time) []byte {
 func (g *Guard) beating(h head) error {
 	s := g.senders[h.node]
 	switch {
+	case h.node == g.self && h.boot > g.boot:
+		return nil // see hearOfSelf
 	case h.node == g.self:
 		return errSelf
 	case h.to != g.self:
 		return errMisdirected
 	case s == nil || h.boot > s.boot || h.boot == s.boot && h.seq > s.beat:
 		return nil
-	case h.boot < s.boot && g.mayTell(h, time.Now()):
+	case h.boot < s.boot && g.tellOf(h, time.Now()) != nil:
 		return nil // its clock went back: see hearOfSelf
 	case h.boot < s.boot:
 		return errStaleBoot
@@ -108,11 +111,20 @@ func (g *Guard) beating(h head) error {
 	return errLate
 }
 
-// mayTell says whether a process that is older than what is heard of its node may
-// be told so now. The lock is held.
-func (g *Guard) mayTell(h head, now time.Time) bool {
-	old := g.heard[h.node]
-	return old != nil && h.boot < old.report.Boot && now.Sub(g.peer(h.node).sent) >= answerEvery
+// tellOf is what tells a process that is older than what is heard of its node that it
+// is: a report of that, or a sign of life if no report came; nil: not now. The lock is
+// held.
+func (g *Guard) tellOf(h head, now time.Time) []byte {
+	s, old := g.senders[h.node], g.heard[h.node]
+	switch {
+	case now.Sub(g.peer(h.node).sent) < answerEvery:
+		return nil
+	case s != nil && h.boot < s.boot && s.proof != nil && (old == nil || old.report.Boot < s.boot):
+		return s.proof
+	case old != nil && h.boot < old.report.Boot:
+		return old.raw
+	}
+	return nil
 }
 
 // takePulse believes a pulse if it is signed by its sender, and new.
@@ -141,6 +153,7 @@ func (g *Guard) takePulse(raw []byte) (pulse, error) {
 	if err != nil {
 		return pulse{}, err
 	}
+	p.raw = string(raw)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.stillThere(from) {
@@ -151,19 +164,23 @@ func (g *Guard) takePulse(raw []byte) (pulse, error) {
 
 // note keeps what a pulse says. answer: its sender is to be sent one, as it does not
 // know this process, or this node not that one, or not what it says; lacks: a report
-// which the sender has not got.
+// which the sender has not got, or a sign of life of a process that it takes for a later one.
 func (g *Guard) note(p pulse, now time.Time) (answer bool, lacks []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at, h, was := g.peer(p.node), g.heard[p.node], g.bootOf(p.node)
 	if p.boot < was {
-		if g.mayTell(p.head, now) {
-			at.sent, lacks = now, h.raw
+		g.drops.add(string(errStaleBoot))
+		if lacks = g.tellOf(p.head, now); lacks != nil {
+			at.sent = now
 		}
 		return false, lacks
 	}
 	s := g.noteBoot(p.head)
 	s.beat = p.seq
+	if s.proof == nil && p.raw != "" {
+		s.proof = []byte(p.raw)
+	}
 	// One for another process may have been recorded: it is no sign of life now.
 	bound := p.toBoot == g.boot || p.toBoot == g.born
 	if bound {

@@ -40,6 +40,7 @@ type sender struct {
 	got   window
 	taken uint64 // batches of that boot
 	beat  uint64 // the number of its newest pulse
+	proof []byte // a pulse of that boot
 	// What its pulses have said: which report stood when, and when that was made;
 	// on this node's clock.
 	stands      uint64

@@ -276,8 +276,8 @@ func (g *Guard) readLate(now time.Time) {
 	}
 }
 
-// hearOfSelf finds out that the others hold a report of an earlier process of
-// this node for the newer one, since the clock went back over the restart. The
+// hearOfSelf finds out that the others hold an earlier process of
+// this node for the newer one, by a report or a sign of life of that, since the clock went back over the restart. The
 // boot id is raised over it, or nobody would listen to this process: by a length at
 // random, since a process in between may have been raised over the same report, and
 // answers to that one must not count for this.
