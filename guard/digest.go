@@ -90,13 +90,15 @@ func (c *courier) compare(raw []byte) {
 func (g *Guard) lacking(from edge.NodeID, all []head) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now, has := time.Now(), make(map[edge.NodeID]head, len(all))
-	at := g.peer(from)
+	now, at := time.Now(), g.peer(from)
 	if now.Sub(at.compared) < compareEvery {
 		return nil
 	}
-	for _, h := range all {
-		has[h.node] = h
+	has := map[edge.NodeID]head{}
+	for _, h := range all { // a forged one may have any names
+		if _, ok := g.heard[h.node]; ok || h.node == g.self {
+			has[h.node] = h
+		}
 	}
 	var out []byte
 	add := func(id edge.NodeID, h heard) {
