@@ -62,7 +62,7 @@ func (n *Node) Forced(now time.Time, p netip.Prefix, why edge.Reason, ok bool) {
 		s.left, s.absent, s.leftAt = true, false, now
 		s.refuse(now, "")
 	} else {
-		s.unsure = now.Add(max(n.policy.PromiseLease, forceLast) + stale)
+		s.doubt(now.Add(max(n.policy.PromiseLease, forceLast) + stale))
 		d.Reason = "the forced withdrawal failed: " + why
 	}
 	n.remember(d)

@@ -197,7 +197,8 @@ func (n *Node) End(now time.Time, p netip.Prefix, ok bool) []Message {
 		n.close(now, s, "")
 		return n.flush()
 	}
-	s.failed, s.unsure = s.round, later(now.Add(n.policy.PromiseLease), s.round.until.Add(stale))
+	s.failed = s.round
+	s.doubt(later(now.Add(n.policy.PromiseLease), s.round.until.Add(stale)))
 	n.keep(now, s, "the withdrawal failed")
 	s.round, s.granted = nil, false
 	s.refuse(now, "the withdrawal failed")

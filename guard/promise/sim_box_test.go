@@ -349,7 +349,7 @@ func (w *world) answer(b *box, net int, n int32) {
 	w.send(b, b.node.End(b.clock(w.now), simNets[net], o.struck && !o.fails))
 	if w.bug == sureOfFailure && (o.fails || !o.struck) {
 		seat := b.node.seats[simNets[net]]
-		seat.unsure, seat.failed = time.Time{}, nil
+		seat.unsure, seat.failed, seat.heldFrom = time.Time{}, nil, b.node.started
 	}
 	w.act(b)
 }

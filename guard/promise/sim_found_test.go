@@ -164,10 +164,10 @@ func TestFailedWithdrawalUnderAnothersLease(t *testing.T) {
 		round++
 		return a.Receive(at, Message{Kind: Intent, From: "b1", To: "a1", Prefix: net1, Round: Round{9, round}, Severity: edge.SeveritySick})[0].Kind
 	}
-	if ask(until.Add(-time.Millisecond)) != Nack || ask(until.Add(stale-time.Millisecond)) != Nack {
-		t.Error("it promises while its withdrawal may take effect, or not be seen yet")
+	if ask(until.Add(-time.Millisecond)) != Nack || ask(until.Add(stale-time.Millisecond)) != Nack || ask(until.Add(stale+taking-time.Millisecond)) != Nack {
+		t.Error("it promises while its withdrawal may take effect, or not be seen yet, or be undone but now")
 	}
-	if ask(until.Add(stale)) != Promise {
+	if ask(until.Add(stale+taking)) != Promise {
 		t.Error("it does not promise after that")
 	}
 }
@@ -287,7 +287,7 @@ func TestForcedNode(t *testing.T) {
 		ask.Round.N++
 		return a.Receive(r.now.Add(at), ask)[0].Kind
 	}
-	if answer(forceLast+stale-time.Millisecond) != Nack || answer(forceLast+stale) != Promise {
+	if answer(forceLast+stale+taking-time.Millisecond) != Nack || answer(forceLast+stale+taking) != Promise {
 		t.Error("it promises too soon, or not again")
 	}
 }

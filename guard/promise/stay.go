@@ -60,12 +60,12 @@ func (n *Node) refusal(now time.Time, s *seat, m Message) edge.Reason {
 		return "it has withdrawn"
 	case !n.held(s.prefix):
 		return "it does not announce the prefix"
-	case now.Sub(s.heldFrom) < taking:
-		return "it announces the prefix since a moment ago, and its routers may not have taken it yet"
 	case now.Before(n.blind):
 		return "it has started a moment ago, and what it did before may still take effect"
 	case now.Before(s.unsure):
 		return "its own withdrawal failed a moment ago, with an outcome that is not known"
+	case now.Sub(s.heldFrom) < taking:
+		return "it announces the prefix since a moment ago, and its routers may not have taken it yet"
 	case bound && now.Before(b.until) && b.round.Boot != m.Round.Boot:
 		// Which process is the later one the ids do not tell if a clock went back, and
 		// the release of one must not free of what the other counts on.
@@ -220,6 +220,15 @@ func (n *Node) look(now time.Time, s *seat) {
 		s.heldFrom = time.Time{}
 	case s.heldFrom.IsZero():
 		s.heldFrom = now
+	}
+}
+
+// doubt has it unknown until then what has come of a withdrawal. That the prefix was
+// gone in between need not have been seen, so until then it may also have come back.
+func (s *seat) doubt(until time.Time) {
+	s.unsure = until
+	if !s.heldFrom.IsZero() {
+		s.heldFrom = later(s.heldFrom, until)
 	}
 }
 
