@@ -234,6 +234,7 @@ func forcingDaemon(t *testing.T) (*daemon, *orderly) {
 		events: &health.Ring{}, monitor: health.New(health.Options{}), drains: nil, meter: newMeter(), started: time.Now(),
 	}
 	d.drains = &drains{keeper: d.keeper, file: newDrainReader()}
+	d.leases = &leases{keeper: d.keeper, kept: c.Fleet.Guard.PromiseLease}
 	d.cfg.Store(c)
 	d.held.Store(&readBack{})
 	d.off.Store(&map[edge.ServiceID]bool{})

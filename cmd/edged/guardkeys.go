@@ -63,7 +63,7 @@ func (d *daemon) openGuard(c *edge.Config) (err error) {
 		d.log.Warn("how long promises of the process before may bind", "assumed", before, "err", err)
 	}
 	d.guard, err = guard.New(guard.Options{
-		Self: c.Local.ID, Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: d.guarded(c), Policy: c.Fleet.Guard,
+		Self: c.Local.ID, Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: d.guarded(c), Policy: d.leases.bound(c.Fleet.Guard),
 		Keys: d.keys.gossip, NodeKey: d.keys.node, Bind: c.Local.GossipBind, Held: d.holds, Log: d.log,
 		LeaseBefore: before,
 	})
@@ -90,7 +90,7 @@ func (d *daemon) guarded(c *edge.Config) []edge.Prefix {
 // updateGuard has the guard go by a configuration and the keys in force.
 func (d *daemon) updateGuard(c *edge.Config) {
 	d.guard.Update(guard.Settings{
-		Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: d.guarded(c), Policy: c.Fleet.Guard, NodeKey: d.keys.node,
+		Roster: c.Fleet.Nodes, Sites: c.Fleet.Sites, Prefixes: d.guarded(c), Policy: d.leases.bound(c.Fleet.Guard), NodeKey: d.keys.node,
 	})
 	if err := d.guard.Rekey(d.keys.gossip); err != nil {
 		d.log.Error("gossip keys", "err", err)

@@ -26,6 +26,9 @@ type leases struct {
 	kept time.Duration // what the file says, or is about to
 	// shorter is since when the lease in force is shorter than kept; zero: it is not.
 	shorter time.Time
+	// owed is the write of a longer lease that this process has started with and could
+	// not keep; nil: there is none.
+	owed *receipt
 }
 
 // keptLease is the content of the file.
@@ -66,13 +69,61 @@ func openLeases(k *keeper, inForce time.Duration, now time.Time) (*leases, time.
 		if b, werr := s.content(); werr != nil {
 			err = errors.Join(err, werr)
 		} else if werr := k.replace(filepath.Join(k.dir, leaseName), b); werr != nil {
+			if err == nil {
+				l.kept = before // promises count no longer, until this is written
+				l.owe(inForce)
+			} else {
+				k.put(s) // tries again, and alarms
+			}
 			err = errors.Join(err, fmt.Errorf("keep %s: %w", leaseWhat, werr))
-			k.put(s) // tries again, and alarms
 		}
 	}
 	l.follow(inForce, now)
 	return l, before, err
 }
+
+// owe hands over a lease that is not on disk yet. The caller holds mu, or is alone.
+func (l *leases) owe(inForce time.Duration) {
+	if l.owed == nil && inForce > l.kept {
+		l.owed = l.keeper.order(leaseName, leaseWhat, keptLease{duration(inForce)})
+	}
+}
+
+// paid takes in what has become of a lease that was owed, and says whether it is on
+// disk since this call.
+func (l *leases) paid(inForce time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owed == nil {
+		return false
+	}
+	select {
+	case <-l.owed.done:
+	default:
+		return false
+	}
+	ok := l.owed.err == nil
+	l.owed = nil
+	if !ok {
+		l.owe(inForce)
+		return false
+	}
+	l.kept = max(l.kept, inForce)
+	return true
+}
+
+// bound is the policy to promise by: for no longer than the process after this one
+// will know of. There is no lease below shortestLease, so that one it knows anyway.
+func (l *leases) bound(p edge.Guard) edge.Guard {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.PromiseLease = min(p.PromiseLease, max(l.kept, shortestLease))
+	p.AskTimeout = min(p.AskTimeout, p.PromiseLease/2)
+	return p
+}
+
+// shortestLease is the shortest promise_lease of a configuration.
+const shortestLease = time.Second
 
 const leaseWhat = "how long promises bind"
 

@@ -126,3 +126,60 @@ func TestNoLeaveWithinTheLeaseBefore(t *testing.T) {
 		t.Errorf("%+v, want %q", p, want)
 	}
 }
+
+// TestLeasesOfAFullDisk: a process that has started with a longer lease, and cannot keep
+// it, promises for no longer than the one after it will know of.
+func TestLeasesOfAFullDisk(t *testing.T) {
+	for _, tt := range []struct {
+		name, file string
+		want       edge.Guard
+	}{
+		{"a longer lease", `{"lease":"5s"}`, edge.Guard{PromiseLease: 5 * time.Second, AskTimeout: time.Second}},
+		{"the first process", "", edge.Guard{PromiseLease: time.Second, AskTimeout: 500 * time.Millisecond}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.file != "" {
+				mustDo(t, os.WriteFile(filepath.Join(dir, leaseName), []byte(tt.file), 0o600))
+			}
+			synctest.Test(t, func(t *testing.T) {
+				k, disk := newKeeper(dir, slog.New(slog.DiscardHandler)), &slowDisk{}
+				k.replace = disk.replace
+				disk.set(nil, leaseName)
+				in := edge.Guard{PromiseLease: 20 * time.Second, AskTimeout: time.Second}
+				l, _, err := openLeases(k, in.PromiseLease, time.Now())
+				if err == nil || l.covers(in.PromiseLease) {
+					t.Errorf("what is not on disk is covered: %v", err)
+				}
+				go k.run(t.Context())
+				turn := func() bool {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					l.follow(in.PromiseLease, time.Now())
+					return l.paid(in.PromiseLease)
+				}
+				for range 10 {
+					if turn() {
+						t.Fatal("it is said to be written")
+					}
+				}
+				if got := l.bound(in); got.PromiseLease != tt.want.PromiseLease || got.AskTimeout != tt.want.AskTimeout {
+					t.Errorf("promises for %s and asks for %s, want %s and %s", got.PromiseLease, got.AskTimeout, tt.want.PromiseLease, tt.want.AskTimeout)
+				}
+				disk.set(nil, "")
+				said := 0
+				for range 4 {
+					if turn() {
+						said++
+					}
+				}
+				if said != 1 {
+					t.Errorf("that it is written is said %d times", said)
+				}
+				if got := l.bound(in); !l.covers(in.PromiseLease) || got.PromiseLease != in.PromiseLease || got.AskTimeout != in.AskTimeout {
+					t.Errorf("promises for %s though %s is on disk", got.PromiseLease, in.PromiseLease)
+				}
+			})
+		})
+	}
+}

@@ -86,7 +86,9 @@ func (l *loop) sleep(c *edge.Config, now time.Time) time.Duration {
 func (d *daemon) turn(ctx context.Context) {
 	now, members := time.Now(), d.guard.Members()
 	d.follow(now, members)
-	d.leases.follow(d.config().Fleet.Guard.PromiseLease, now)
+	if d.leases.follow(d.config().Fleet.Guard.PromiseLease, now); d.leases.paid(d.config().Fleet.Guard.PromiseLease) {
+		d.updateGuard(d.config())
+	}
 	s := d.sees(now, members)
 	if !d.loop.adopted && d.loop.adopt(ctx) {
 		d.carryFromSpeaker()
