@@ -146,12 +146,17 @@ const (
 	maxFailing = 256
 	maxForced  = 64
 	maxBroken  = 64
+	// maxFails is how long a check fails at most: others add to it.
+	maxFails = 10 * 365 * 24 * time.Hour
 )
 
 // tidyMore is tidyReport for what fails, what is trusted and what was forced.
 func tidyMore(r *edge.Report) {
 	r.Failing = slices.DeleteFunc(r.Failing, func(f edge.Failure) bool { return !f.Cause.Valid() || f.Age < 0 })
 	r.Failing = r.Failing[:min(len(r.Failing), maxFailing)]
+	for i := range r.Failing {
+		r.Failing[i].Age = min(r.Failing[i].Age, maxFails)
+	}
 	r.Trust = slices.DeleteFunc(r.Trust, func(t edge.Trust) bool { return t.Validate() != nil })
 	r.Trust = r.Trust[:min(len(r.Trust), edge.MaxTrusts)]
 	for i := range r.Trust {

@@ -54,6 +54,10 @@ func TestTidyMore(t *testing.T) {
 	good := more(now)
 	r := more(now)
 	r.Failing = append(r.Failing, edge.Failure{Cause: "Evil\x1b[2J", Age: 1}, edge.Failure{Cause: "x", Age: -1})
+	long := edge.Report{Failing: []edge.Failure{{Cause: good.Failing[0].Cause, Age: 1<<63 - 1}}}
+	if tidyReport(&long); long.Failing[0].Age+time.Hour < time.Hour {
+		t.Errorf("it fails for %s", long.Failing[0].Age)
+	}
 	r.Trust = append(r.Trust, edge.Trust{Check: "a b"}, edge.Trust{Check: "x", Since: now, Until: now.Add(100 * time.Hour)})
 	r.Forced = append(r.Forced, edge.Forced{}, edge.Forced{Prefix: netip.MustParsePrefix("192.0.2.1/24")}, edge.Forced{Prefix: prefix1, Broken: []edge.NodeID{"Evil!"}})
 	r.Forced[0].Reason = "fi\x1b[2Jre" + strings.Repeat("x", 2*maxText)
