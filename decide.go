@@ -3,6 +3,7 @@ package edge
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -302,9 +303,17 @@ func leave(f Facts, why Reason, severity int) (Rung, Reason, int) {
 	case mustDrain(f, severity):
 		return Draining, why, severity
 	case f.Permit.Refused && !f.Permit.OK:
-		return LastResort, why + Reason(fmt.Sprintf("; may not withdraw: %s", f.Permit.Reason)), severity
+		return LastResort, why + mayNot + f.Permit.Reason, severity
 	}
 	return Leaving, why, severity
+}
+
+const mayNot = "; may not withdraw: "
+
+// Wish is the reason without why the wish is not granted: for those who are asked.
+func (d Decision) Wish() Reason {
+	why, _, _ := strings.Cut(string(d.Reason), mayNot)
+	return Reason(why)
 }
 
 // mustDrain says whether the traffic is to be given time to move. A prefix that

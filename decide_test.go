@@ -115,6 +115,20 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestWishOfDecision: those who are asked hear why it wants to leave, not what the last
+// of them has answered.
+func TestWishOfDecision(t *testing.T) {
+	f := Facts{Now: testNow, OnAir: true, Settled: true, Others: 3, Last: Decision{Rung: LastResort}, Condition: condition(Sick, time.Minute, "web is down"),
+		Permit: Permit{Refused: true, Reason: "0 of 1; a1: no answer"}}
+	d := Decide(netip.MustParsePrefix("192.0.2.0/24"), f)
+	if d.Rung != LastResort || d.Reason != "web is down; may not withdraw: 0 of 1; a1: no answer" || d.Wish() != "web is down" {
+		t.Errorf("%s: %q wishes %q", d.Rung, d.Reason, d.Wish())
+	}
+	if d := (Decision{Reason: "drained: work"}); d.Wish() != d.Reason {
+		t.Errorf("%q wishes %q", d.Reason, d.Wish())
+	}
+}
+
 // TestDecideNeverWithdrawsOnAir tries every combination of facts: whatever they
 // are, a prefix that is on the air stays on the air, since only the act of
 // withdrawing under a permit takes it off.

@@ -12,7 +12,7 @@ import (
 func (l *loop) wish(d edge.Decision) guard.Wish {
 	h := l.conditions[d.Prefix].Health
 	return guard.Wish{
-		Want: d.Rung.WantsOut(), Unfit: !d.Rung.WantsOut() && d.Severity > 0, Severity: d.Severity, Reason: d.Reason,
+		Want: d.Rung.WantsOut(), Unfit: !d.Rung.WantsOut() && d.Severity > 0, Severity: d.Severity, Reason: d.Wish(),
 		Well: d.Rung == edge.Announced && (h == edge.Healthy || h == edge.HealthFull),
 	}
 }
