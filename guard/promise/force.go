@@ -75,7 +75,7 @@ func (n *Node) Forced(now time.Time, p netip.Prefix, why edge.Reason, ok bool) {
 // come is taken for the start.
 func (n *Node) Recall(at ...time.Time) {
 	if len(at) > 0 {
-		n.blind = later(n.blind, n.started.Add(forceLast+stale))
+		n.blind = later(n.blind, n.started.Add(forceLast+stale+taking))
 	}
 	for _, t := range at {
 		n.forced = append(n.forced, n.started.Add(-max(0, n.started.Sub(t))))

@@ -117,8 +117,8 @@ type Node struct {
 	counter uint64
 	// No permit before quiet: promises of the process before are forgotten
 	// here, but others may still count them for a lease. No promise before blind:
-	// what that process was withdrawing may go for as long as its permit, and be
-	// read back later still.
+	// what that process was withdrawing may go for as long as its permit, be read
+	// back later still, and be announced again without having been seen gone.
 	started, quiet, blind time.Time
 
 	before time.Duration // the longest lease of earlier processes
@@ -275,7 +275,7 @@ func (n *Node) Update(now time.Time, s Settings) ([]Message, error) {
 	}
 	lease := max(s.Policy.PromiseLease, n.before)
 	n.quiet = later(n.quiet, n.started.Add(lease))
-	n.blind = later(n.blind, n.started.Add(Span(lease)+stale))
+	n.blind = later(n.blind, n.started.Add(Span(lease)+stale+taking))
 	n.others = n.others[:0:0]
 	for id := range sites {
 		if id != n.self {

@@ -20,7 +20,7 @@ func TestStartedNodePromisesNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wish("a1", edge.SeveritySick)
-	r.pass(Span(10*time.Second) + stale - 100*time.Millisecond)
+	r.pass(Span(10*time.Second) + stale + taking - 100*time.Millisecond)
 	r.want("a1", false, "b1: it has started a moment ago")
 	r.pass(2 * time.Second)
 	r.want("a1", true)
@@ -39,7 +39,7 @@ func TestStartedNodeThatWasForced(t *testing.T) {
 		out := n.Receive(r.now.Add(at), Message{Kind: Intent, From: "b1", To: "a1", Prefix: net1, Round: Round{9, uint64(at)}, Severity: edge.SeveritySick})
 		return out[0].Kind
 	}
-	if answer(forceLast+stale-time.Millisecond) != Nack || answer(forceLast+stale) != Promise {
+	if answer(forceLast+stale+taking-time.Millisecond) != Nack || answer(forceLast+stale+taking) != Promise {
 		t.Error("it promises too soon, or not again")
 	}
 }

@@ -116,10 +116,10 @@ func (m mutant) suits(p *plan) *plan {
 		p.Orphans, p.Slow, c.Lease, c.Ask = true, true, time.Second, 300*time.Millisecond
 		p.forceEach(200 * time.Millisecond)
 	case sameRounds, mixesProcesses:
-		c.Lease, c.Ask, p.Twice, p.Again, p.For = time.Second, 300*time.Millisecond, 0.9, 8*time.Second, 20*time.Second
+		c.Lease, c.Ask, p.Twice, p.Again, p.For = time.Second, 300*time.Millisecond, 0.9, 8*time.Second, 26*time.Second
 		for node := range p.Nodes {
 			for i := range time.Duration(3) {
-				p.hit(fault{At: 2*time.Second + i*4*time.Second, Kind: faultCrash, Node: node, For: 50 * time.Millisecond, Back: time.Minute})
+				p.hit(fault{At: 2*time.Second + i*6*time.Second, Kind: faultCrash, Node: node, For: 50 * time.Millisecond, Back: time.Minute})
 			}
 		}
 	case givesUp:
