@@ -233,7 +233,7 @@ func (s *speaker) alike(byVersion, whole edge.SpeakerState) {
 	}
 	for _, st := range []*edge.SpeakerState{&byVersion, &whole} {
 		// What makes no version.
-		st.Refused, st.LastRefused = nil, ""
+		st.Refused, st.LastRefused, st.Stopping = nil, "", time.Time{}
 		st.LeaseLeft, st.Expired, st.RPKI, st.Watch, st.KeepErr, st.Renewal = 0, false, edge.SourceState{}, edge.SourceState{}, "", ""
 	}
 	a, err := json.Marshal(byVersion)
