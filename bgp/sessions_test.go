@@ -266,8 +266,14 @@ func TestSteadyAndDegraded(t *testing.T) {
 	s.set(in)
 	r.has(net4, normal4)
 	r.has(net6, normal6)
-	updates := len(wired.of(t, wire.TypeUpdate))
 	sent := s.peer("r1").Messages.UpdatesSent
+	eventually(t, 5*time.Second, func() string { // the capture comes behind the router
+		if n := len(wired.of(t, wire.TypeUpdate)); n < int(sent) {
+			return fmt.Sprintf("%d UPDATEs on the wire, and %d were sent", n, sent)
+		}
+		return ""
+	})
+	updates := len(wired.of(t, wire.TypeUpdate))
 	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
 		s.set(in)
 	}
