@@ -9,25 +9,15 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-)
 
-// Figure is one measured value.
-type Figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	// Against names the peer that Ratio is to; empty if there is none.
-	Against string  `json:"against"`
-	Ratio   float64 `json:"ratio"`
-}
+	"github.com/catchment-dev/edge/test/figure"
+)
 
 func main() {
 	if len(os.Args) != 2 && len(os.Args) != 3 {
@@ -54,24 +44,14 @@ func run(path, prefix string, in io.Reader, out io.Writer) error {
 		figures[i].Name = strings.TrimPrefix(figures[i].Name, prefix)
 		figures[i].Against = strings.TrimPrefix(figures[i].Against, prefix)
 	}
-	b, err := json.MarshalIndent(figures, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode figures: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make folder of figures: %w", err)
-	}
-	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write figures: %w", err)
-	}
-	return nil
+	return figure.Write(path, figures)
 }
 
 // line is a result: name, CPUs, count, then pairs of value and unit.
 var line = regexp.MustCompile(`^(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
 
-func parse(in io.Reader) ([]Figure, error) {
-	var out []Figure
+func parse(in io.Reader) ([]figure.Figure, error) {
+	var out []figure.Figure
 	pkg := ""
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -92,15 +72,15 @@ func parse(in io.Reader) ([]Figure, error) {
 }
 
 // metrics reads pairs of value and unit.
-func metrics(name string, fields []string) ([]Figure, error) {
-	var own, others []Figure
+func metrics(name string, fields []string) ([]figure.Figure, error) {
+	var own, others []figure.Figure
 	for i := 0; i+1 < len(fields); i += 2 {
 		v, err := strconv.ParseFloat(fields[i], 64)
 		if err != nil {
 			return nil, err
 		}
 		unit, against, isOther := strings.Cut(fields[i+1], ":")
-		f := Figure{Name: name, Value: v, Unit: unit, Against: against}
+		f := figure.Figure{Name: name, Value: v, Unit: unit, Against: against}
 		if isOther {
 			others = append(others, f)
 		} else {
@@ -118,9 +98,9 @@ func metrics(name string, fields []string) ([]Figure, error) {
 }
 
 // compare fills in the ratios to sub-benchmarks named peer.
-func compare(figures []Figure) {
+func compare(figures []figure.Figure) {
 	type key struct{ group, unit string }
-	peers := map[key]Figure{}
+	peers := map[key]figure.Figure{}
 	for _, f := range figures {
 		if group, ok := strings.CutSuffix(f.Name, "/peer"); ok {
 			peers[key{group, f.Unit}] = f

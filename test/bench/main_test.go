@@ -2,12 +2,12 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/catchment-dev/edge/test/figure"
 )
 
 const printed = `goos: linux
@@ -27,12 +27,8 @@ func TestRun(t *testing.T) {
 	if out.String() != printed {
 		t.Error("the output was not passed on")
 	}
-	b, err := os.ReadFile(path)
+	got, err := figure.Read(path)
 	if err != nil {
-		t.Fatal(err)
-	}
-	var got []Figure
-	if err := json.Unmarshal(b, &got); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 5 || got[0].Name != "xdp.BenchmarkForward/gue" || got[0].Ratio != 2 || got[0].Against != "xdp.BenchmarkForward/peer" || got[4].Ratio != 0 {
@@ -50,15 +46,11 @@ func TestAgainstAndPrefix(t *testing.T) {
 	if err := run(path, "xdp.BenchmarkXDP/", strings.NewReader(compared), &bytes.Buffer{}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(path)
+	got, err := figure.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []Figure
-	if err := json.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
-	want := []Figure{
+	want := []figure.Figure{
 		{Name: "v4_tcp_hit", Value: 141, Unit: "ns/packet", Against: "lower_bound_v4", Ratio: 3},
 		{Name: "verifier", Value: 36735, Unit: "insns"},
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/catchment-dev/edge/test/figure"
 	"github.com/catchment-dev/edge/test/lab"
 )
 
@@ -184,19 +184,15 @@ func TestReport(t *testing.T) {
 	if err := r.write(path); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(path)
+	got, err := figure.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []Figure
-	if err := json.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
-	want := []Figure{
-		{"frozen_bfd", 0.8, "s", "frozen_nobfd", 0.1}, {Name: "frozen_bfd_lost", Value: 2, Unit: "requests"}, {Name: "frozen_bfd_cut", Unit: "requests"},
+	want := []figure.Figure{
+		{Name: "frozen_bfd", Value: 0.8, Unit: "s", Against: "frozen_nobfd", Ratio: 0.1}, {Name: "frozen_bfd_lost", Value: 2, Unit: "requests"}, {Name: "frozen_bfd_cut", Unit: "requests"},
 		{Name: "frozen_nobfd", Value: 8, Unit: "s"}, {Name: "frozen_nobfd_lost", Unit: "requests"}, {Name: "frozen_nobfd_cut", Unit: "requests"},
-		{"frozen_bfd_frr", 1.5, "s", "aim", 1.5}, {Name: "frozen_bfd_frr_lost", Unit: "requests"}, {Name: "frozen_bfd_frr_cut", Unit: "requests"},
-		{"router_back", 1, "s", "aim", 0.2},
+		{Name: "frozen_bfd_frr", Value: 1.5, Unit: "s", Against: "aim", Ratio: 1.5}, {Name: "frozen_bfd_frr_lost", Unit: "requests"}, {Name: "frozen_bfd_frr_cut", Unit: "requests"},
+		{Name: "router_back", Value: 1, Unit: "s", Against: "aim", Ratio: 0.2},
 		{Name: "speaker_announce", Value: 0.5, Unit: "s"}, {Name: "speaker_memory", Value: 42, Unit: "MiB"},
 	}
 	if !slices.Equal(got, want) {

@@ -3,28 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/catchment-dev/edge/test/figure"
 	"github.com/catchment-dev/edge/test/lab"
 )
-
-// Figure is one measured value, as test/bench writes it.
-type Figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	// Against names what Ratio is to: another figure, or the aim. Empty: nothing.
-	Against string  `json:"against"`
-	Ratio   float64 `json:"ratio"`
-}
 
 // row is a scenario with one kind of router, and all its measurements.
 type row struct {
@@ -36,7 +24,7 @@ type row struct {
 // report collects what has been measured.
 type report struct {
 	rows []row
-	more []Figure
+	more []figure.Figure
 }
 
 // measure runs the scenarios, in labs that those of one setup share. What fails
@@ -162,21 +150,21 @@ func (r row) worst() (result, bool) {
 }
 
 // figures are all values, with what they are compared with.
-func (r *report) figures() []Figure {
-	var out []Figure
+func (r *report) figures() []figure.Figure {
+	var out []figure.Figure
 	for _, row := range r.rows {
-		f := Figure{Name: row.name(), Value: row.median(took), Unit: "s"}
+		f := figure.Figure{Name: row.name(), Value: row.median(took), Unit: "s"}
 		f.Against, f.Ratio = r.compare(row, f.Value)
 		out = append(out, f)
 		if row.leaves {
 			out = append(out,
-				Figure{Name: row.name() + "_moved", Value: row.median(moved), Unit: "s"},
-				Figure{Name: row.name() + "_withdrawn", Value: row.median(left), Unit: "s"})
+				figure.Figure{Name: row.name() + "_moved", Value: row.median(moved), Unit: "s"},
+				figure.Figure{Name: row.name() + "_withdrawn", Value: row.median(left), Unit: "s"})
 		}
 		if w, ok := row.worst(); ok {
 			out = append(out,
-				Figure{Name: row.name() + "_lost", Value: float64(w.lost), Unit: "requests"},
-				Figure{Name: row.name() + "_cut", Value: float64(w.cut), Unit: "requests"})
+				figure.Figure{Name: row.name() + "_lost", Value: float64(w.lost), Unit: "requests"},
+				figure.Figure{Name: row.name() + "_cut", Value: float64(w.cut), Unit: "requests"})
 		}
 	}
 	return append(out, r.more...)
@@ -232,11 +220,7 @@ func (r *report) table() string {
 // add reads what test/bench made of BenchmarkSpeaker, whose units name what is
 // measured.
 func (r *report) add(path string) error {
-	var all []Figure
-	b, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(b, &all)
-	}
+	all, err := figure.Read(path)
 	if err != nil {
 		return fmt.Errorf("add figures of %s: %w", path, err)
 	}
@@ -247,8 +231,8 @@ func (r *report) add(path string) error {
 		{"peers_MiB", "speaker_memory_peers", "MiB"},
 		{"empty_MiB", "speaker_memory_empty", "MiB"},
 	} {
-		if i := slices.IndexFunc(all, func(f Figure) bool { return f.Unit == of.unit }); i >= 0 {
-			r.more = append(r.more, Figure{Name: of.name, Value: all[i].Value, Unit: of.newUnit})
+		if i := slices.IndexFunc(all, func(f figure.Figure) bool { return f.Unit == of.unit }); i >= 0 {
+			r.more = append(r.more, figure.Figure{Name: of.name, Value: all[i].Value, Unit: of.newUnit})
 		}
 	}
 	if len(r.more) == 0 {
@@ -258,15 +242,5 @@ func (r *report) add(path string) error {
 }
 
 func (r *report) write(path string) error {
-	b, err := json.MarshalIndent(r.figures(), "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode figures: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make folder of figures: %w", err)
-	}
-	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write figures: %w", err)
-	}
-	return nil
+	return figure.Write(path, r.figures())
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/test/figure"
 	"github.com/catchment-dev/edge/test/lab"
 )
 
@@ -296,22 +295,18 @@ func TestReport(t *testing.T) {
 	if err := rep.write(path); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(path)
+	got, err := figure.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []Figure
-	if err := json.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
-	want := []Figure{
-		{"lowest", 2, "sites", "floor", 2. / 3}, {Name: "below_floor", Value: 1, Unit: "withdrawals"}, {Name: "wrong", Value: 1, Unit: "findings"},
+	want := []figure.Figure{
+		{Name: "lowest", Value: 2, Unit: "sites", Against: "floor", Ratio: 2. / 3}, {Name: "below_floor", Value: 1, Unit: "withdrawals"}, {Name: "wrong", Value: 1, Unit: "findings"},
 		{Name: "rounds", Value: 2, Unit: "rounds"}, {Name: "rounds_cut", Value: 1, Unit: "rounds"}, {Name: "cut_dropped", Value: 7, Unit: "packets"},
 		{Name: "withdrawals", Value: 3, Unit: "routes"},
 		{Name: "all_left", Value: 1, Unit: "s"}, {Name: "all_left_worst", Value: 1, Unit: "s"},
 		{Name: "one_detected", Value: 1, Unit: "s"}, {Name: "one_detected_worst", Value: 1, Unit: "s"},
 		{Name: "one_asked", Value: 1, Unit: "s"}, {Name: "one_asked_worst", Value: 1, Unit: "s"},
-		{"one_gone", 1.5, "s", "aim", 0.75}, {"one_gone_worst", 1.5, "s", "aim", 0.75},
+		{Name: "one_gone", Value: 1.5, Unit: "s", Against: "aim", Ratio: 0.75}, {Name: "one_gone_worst", Value: 1.5, Unit: "s", Against: "aim", Ratio: 0.75},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)

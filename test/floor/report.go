@@ -2,27 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
-)
 
-// Figure is one measured value, as test/bench writes it.
-type Figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	// Against names what Ratio is to. Empty: nothing.
-	Against string  `json:"against"`
-	Ratio   float64 `json:"ratio"`
-}
+	"github.com/catchment-dev/edge/test/figure"
+)
 
 // report collects what has come of all rounds.
 type report struct {
@@ -119,7 +108,7 @@ func timeline(all []change) string {
 }
 
 // figures are all values.
-func (rep *report) figures() []Figure {
+func (rep *report) figures() []figure.Figure {
 	lowest, went, below, cuts, side, ignored := rep.sites, 0, 0, 0, 0, 0.0
 	var settled, detected, asked, gone []time.Duration
 	for _, o := range rep.rounds {
@@ -142,8 +131,8 @@ func (rep *report) figures() []Figure {
 	for _, a := range rep.singles {
 		detected, asked, gone = append(detected, a.detected), append(asked, a.asked-a.detected), append(gone, a.gone-a.detected)
 	}
-	out := []Figure{
-		{"lowest", float64(lowest), "sites", "floor", float64(lowest) / floor},
+	out := []figure.Figure{
+		{Name: "lowest", Value: float64(lowest), Unit: "sites", Against: "floor", Ratio: float64(lowest) / floor},
 		{Name: "below_floor", Value: float64(below), Unit: "withdrawals"},
 		{Name: "wrong", Value: float64(side), Unit: "findings"},
 		{Name: "rounds", Value: float64(len(rep.rounds)), Unit: "rounds"},
@@ -156,7 +145,7 @@ func (rep *report) figures() []Figure {
 			return
 		}
 		slices.Sort(of)
-		for _, f := range []Figure{
+		for _, f := range []figure.Figure{
 			{Name: name, Value: of[len(of)/2].Seconds(), Unit: "s"}, {Name: name + "_worst", Value: of[len(of)-1].Seconds(), Unit: "s"},
 		} {
 			if aim > 0 {
@@ -189,15 +178,5 @@ func (rep *report) table() string {
 }
 
 func (rep *report) write(path string) error {
-	b, err := json.MarshalIndent(rep.figures(), "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode figures: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("make folder of figures: %w", err)
-	}
-	if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write figures: %w", err)
-	}
-	return nil
+	return figure.Write(path, rep.figures())
 }

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/catchment-dev/edge/test/figure"
 )
 
 var (
@@ -111,30 +112,17 @@ func (f form) hold(t *testing.T) verdict {
 	return v
 }
 
-// figure is one line of a file in out/bench.
-type figure struct {
-	Name    string  `json:"name"`
-	Value   float64 `json:"value"`
-	Unit    string  `json:"unit"`
-	Against string  `json:"against"`
-	Ratio   float64 `json:"ratio"`
-}
-
 func write(t *testing.T, file string, found map[string]verdict) {
-	var all []figure
+	var all []figure.Figure
 	for _, f := range forms() {
 		if v, ok := found[f.name]; ok {
-			all = append(all, figure{Name: f.name + ": states", Value: float64(v.states), Unit: "1"},
-				figure{Name: f.name + ": time", Value: v.took.Seconds(), Unit: "s"},
-				figure{Name: f.name + ": memory", Value: float64(v.memory), Unit: "MiB"},
-				figure{Name: f.name + ": violations", Value: float64(v.errors), Unit: "1"})
+			all = append(all, figure.Figure{Name: f.name + ": states", Value: float64(v.states), Unit: "1"},
+				figure.Figure{Name: f.name + ": time", Value: v.took.Seconds(), Unit: "s"},
+				figure.Figure{Name: f.name + ": memory", Value: float64(v.memory), Unit: "MiB"},
+				figure.Figure{Name: f.name + ": violations", Value: float64(v.errors), Unit: "1"})
 		}
 	}
-	b, err := json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil {
+	if err := figure.Write(file, all); err != nil {
 		t.Fatal(err)
 	}
 }
