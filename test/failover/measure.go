@@ -63,7 +63,7 @@ func (r *rig) observe(ctx context.Context, s scenario) (res result, err error) {
 	defer transit.Close()
 	t := r.ask(ctx)
 	defer t.stop()
-	if err := pause(ctx, warmUp); err != nil {
+	if err := lab.Pause(ctx, warmUp); err != nil {
 		return result{}, err
 	}
 	at := time.Now()
@@ -80,7 +80,7 @@ func (r *rig) observe(ctx context.Context, s scenario) (res result, err error) {
 	}
 	end := at.Add(max(res.moved, res.left) + r.after)
 	// The last requests that count have their time to be answered.
-	if err := pause(ctx, time.Until(end.Add(answerLimit+100*time.Millisecond))); err != nil {
+	if err := lab.Pause(ctx, time.Until(end.Add(answerLimit+100*time.Millisecond))); err != nil {
 		return result{}, err
 	}
 	samples, err := t.stop()
@@ -186,7 +186,7 @@ func measureBack(ctx context.Context, r *rig, _ scenario) (result, error) {
 	if err := r.router.FlushRoutes(); err != nil {
 		return result{}, err
 	}
-	if err := pause(ctx, away); err != nil {
+	if err := lab.Pause(ctx, away); err != nil {
 		return result{}, err
 	}
 	at := time.Now()

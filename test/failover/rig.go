@@ -75,16 +75,6 @@ func until(ctx context.Context, what string, holds func() error) error {
 	return lab.Until(ctx, what, holds)
 }
 
-// pause waits, which is part of a scenario.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // settle waits until both sites announce, everything that detects is up, and the
 // client is served by site a.
 func (r *rig) settle(ctx context.Context) error {
@@ -162,7 +152,7 @@ func (r *rig) mayLeave(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, time.Until(st.Started.Add(promiseLease+time.Second))); err != nil {
+		if err := lab.Pause(ctx, time.Until(st.Started.Add(promiseLease+time.Second))); err != nil {
 			return err
 		}
 	}

@@ -154,7 +154,7 @@ func (r *rig) start(ctx context.Context, bin string) error {
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, time.Until(st.Started.Add(lease+time.Second))); err != nil {
+		if err := lab.Pause(ctx, time.Until(st.Started.Add(lease+time.Second))); err != nil {
 			return err
 		}
 	}
@@ -288,23 +288,5 @@ func path(s site, check string) string {
 func until(ctx context.Context, what string, holds func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for {
-		err := holds()
-		if err == nil {
-			return nil
-		}
-		if stopped := pause(ctx, 100*time.Millisecond); stopped != nil {
-			return fmt.Errorf("wait until %s: %w: %w", what, stopped, err)
-		}
-	}
-}
-
-// pause waits, which is part of a round.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return lab.UntilEvery(ctx, 100*time.Millisecond, what, holds)
 }

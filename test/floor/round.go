@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/test/lab"
 )
 
 // kind is what breaks in a round, and what is thought of it.
@@ -180,7 +181,7 @@ func (r *rig) act(ctx context.Context, o *outcome) error {
 	slices.SortFunc(steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
 	start := o.began.Add(-steps[0].at) // the first is now
 	for _, s := range steps {
-		if err := pause(ctx, time.Until(start.Add(s.at))); err != nil {
+		if err := lab.Pause(ctx, time.Until(start.Add(s.at))); err != nil {
 			return err
 		}
 		if err := s.do(); err != nil {
@@ -207,7 +208,7 @@ func (r *rig) act(ctx context.Context, o *outcome) error {
 	}
 	o.healedAt = time.Now()
 	// A withdrawal is on record when it has been read back from the routers.
-	err := pause(ctx, lag)
+	err := lab.Pause(ctx, lag)
 	if err == nil {
 		err = r.note(ctx, o)
 	}

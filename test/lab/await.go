@@ -13,11 +13,16 @@ import (
 // pollEvery is the pause between two looks at a condition.
 const pollEvery = 20 * time.Millisecond
 
-// Until looks at a condition until it holds (nil) or ctx ends; then the error
-// says what was waited for and what the last look found. It looks at once, and
-// then 50 times a second.
+// Until is UntilEvery with 50 looks a second.
 func Until(ctx context.Context, what string, holds func() error) error {
-	tick := time.NewTicker(pollEvery)
+	return UntilEvery(ctx, pollEvery, what, holds)
+}
+
+// UntilEvery looks at a condition until it holds (nil) or ctx ends; then the error
+// says what was waited for and what the last look found. It looks at once, and
+// then once in each interval.
+func UntilEvery(ctx context.Context, every time.Duration, what string, holds func() error) error {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		err := holds()
@@ -29,6 +34,16 @@ func Until(ctx context.Context, what string, holds func() error) error {
 			return fmt.Errorf("wait until %s: %w: %w", what, context.Cause(ctx), err)
 		case <-tick.C:
 		}
+	}
+}
+
+// Pause waits, or returns why ctx has ended.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

@@ -144,15 +144,7 @@ func (o *Origin) count(ctx context.Context) bool {
 	o.requests.Add(1)
 	o.seconds.add(time.Now())
 	d := time.Duration(o.delay.Load())
-	if d <= 0 {
-		return true
-	}
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return d <= 0 || Pause(ctx, d) == nil
 }
 
 func (o *Origin) health(w http.ResponseWriter, r *http.Request) {
