@@ -129,25 +129,14 @@ func (g *Guard) tellOf(h head, now time.Time) []byte {
 
 // takePulse believes a pulse if it is signed by its sender, and new.
 func (g *Guard) takePulse(raw []byte) (pulse, error) {
-	l, err := open(raw, kindPulse)
+	l, from, err := g.signed(raw, kindPulse, func(h head) error {
+		if err := g.beating(h); err != nil {
+			return err
+		}
+		return g.mayCheck(kindPulse, raw)
+	})
 	if err != nil {
 		return pulse{}, err
-	}
-	from, err := g.roster.Load().author(l.head)
-	if err != nil {
-		return pulse{}, err
-	}
-	g.mu.Lock()
-	err = g.beating(l.head)
-	if err == nil && !g.checks[kindPulse].spend(time.Now(), checkCost(raw), checkBurst) {
-		err = errTooMany
-	}
-	g.mu.Unlock()
-	switch {
-	case err != nil:
-		return pulse{}, err
-	case !l.by(from.PublicKey):
-		return pulse{}, errSignature
 	}
 	p, err := decodePulse(l)
 	if err != nil {

@@ -162,25 +162,42 @@ func (g *Guard) isNews(h head) (bool, error) {
 	return old == nil || h.newer(old.report), nil
 }
 
-// takeMessages believes a batch if it is signed by its sender, for this process,
-// and new.
-func (g *Guard) takeMessages(raw []byte) ([]promise.Message, error) {
-	l, err := open(raw, kindMessages)
+// signed opens a letter that a node of the roster has signed. may is asked under the
+// lock, and before the signature is checked, which is dear: what it says of the head
+// can have changed since when the letter is taken in.
+func (g *Guard) signed(raw []byte, kind byte, may func(head) error) (letter, edge.Node, error) {
+	l, err := open(raw, kind)
 	if err != nil {
-		return nil, err
+		return l, edge.Node{}, err
 	}
 	from, err := g.roster.Load().author(l.head)
 	if err != nil {
-		return nil, err
+		return l, from, err
 	}
 	g.mu.Lock()
-	err = g.addressed(l.head)
+	err = may(l.head)
 	g.mu.Unlock()
-	switch {
-	case err != nil:
+	if err == nil && !l.by(from.PublicKey) {
+		err = errSignature
+	}
+	return l, from, err
+}
+
+// mayCheck says whether there is time to check a signature that is not of the
+// protocol. The lock is held.
+func (g *Guard) mayCheck(kind byte, raw []byte) error {
+	if !g.checks[kind].spend(time.Now(), checkCost(raw), checkBurst) {
+		return errTooMany
+	}
+	return nil
+}
+
+// takeMessages believes a batch if it is signed by its sender, for this process,
+// and new.
+func (g *Guard) takeMessages(raw []byte) ([]promise.Message, error) {
+	l, from, err := g.signed(raw, kindMessages, g.addressed)
+	if err != nil {
 		return nil, err
-	case !l.by(from.PublicKey):
-		return nil, errSignature
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

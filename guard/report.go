@@ -155,23 +155,17 @@ func (r rumor) Invalidates(o memberlist.Broadcast) bool {
 // hear takes a report that came from the network; age is how old it was when
 // it was sent to us, by who sent it.
 func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
-	l, err := open(raw, kindReport)
-	if err != nil {
-		g.drops.add(err.Error())
-		return
-	}
-	from, err := g.roster.Load().author(l.head)
-	news := false
-	if err == nil {
-		news, err = g.mayCheck(l.head, raw)
-	}
-	if err == nil && !news {
-		return // the normal fate of gossip: heard before
-	}
-	if err == nil && !l.by(from.PublicKey) {
-		err = errSignature
-	}
+	l, from, err := g.signed(raw, kindReport, func(h head) error {
+		switch news, err := g.isNews(h); {
+		case err != nil:
+			return err
+		case !news:
+			return errHeard
+		}
+		return g.mayCheck(kindReport, raw)
+	})
 	switch {
+	case err == errHeard: // the normal fate of gossip
 	case err != nil:
 		g.drops.add(err.Error())
 	case l.node == g.self:
@@ -183,16 +177,8 @@ func (g *Guard) hear(raw []byte, age time.Duration, relay bool) {
 	}
 }
 
-// mayCheck says whether a report is news, and there is time to check its signature.
-func (g *Guard) mayCheck(h head, raw []byte) (bool, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	news, err := g.isNews(h)
-	if news && err == nil && !g.checks[kindReport].spend(time.Now(), checkCost(raw), checkBurst) {
-		err = errTooMany
-	}
-	return news, err
-}
+// errHeard is why a report is passed over that is no news; it is not counted.
+const errHeard = dropped("heard")
 
 // unread is a report whose signature is good.
 type unread struct {
