@@ -65,12 +65,14 @@ func openDrains(k *keeper) (*drains, error) {
 // all are the orders by command and by file, then that of edgebgp: an operator's reason
 // is the better one.
 func (d *drains) all() []edge.Drain {
-	all := slices.Concat(d.list, d.byFile)
+	all := d.byOperator()
 	if d.stop != nil {
 		all = append(all, *d.stop)
 	}
 	return all
 }
+
+func (d *drains) byOperator() []edge.Drain { return slices.Concat(d.list, d.byFile) }
 
 // of returns the order that concerns p: its own, else that for a service in it,
 // else that for the whole node. vipOf tells where a service is: each prefix that
@@ -101,7 +103,7 @@ func (d *drains) of(p netip.Prefix, vipOf func(edge.ServiceID) netip.Addr) *edge
 // node says whether an operator wants the whole node out. That edgebgp is to stop does
 // not count: it says good-bye by BFD itself, and the next one is not to begin with it.
 func (d *drains) node() bool {
-	return slices.ContainsFunc(slices.Concat(d.list, d.byFile), func(o edge.Drain) bool { return o.Service == "" && o.Prefix == netip.Prefix{} })
+	return slices.ContainsFunc(d.byOperator(), func(o edge.Drain) bool { return o.Service == "" && o.Prefix == netip.Prefix{} })
 }
 
 // expire forgets the orders by command that have ended, and reports them.

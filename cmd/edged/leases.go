@@ -94,17 +94,12 @@ func (l *leases) owe(inForce time.Duration) {
 func (l *leases) paid(inForce time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.owed == nil {
+	if l.owed == nil || !l.owed.over() {
 		return false
 	}
-	select {
-	case <-l.owed.done:
-	default:
-		return false
-	}
-	ok := l.owed.err == nil
+	failed := l.owed.err != nil
 	l.owed = nil
-	if !ok {
+	if failed {
 		l.owe(inForce)
 		return false
 	}
