@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 	"github.com/catchment-dev/edge/bgp/wire"
 )
 
@@ -74,40 +75,91 @@ type session struct {
 	conn *net.TCPConn
 	r    *wire.Reader
 	raw  []string
-	beat time.Time
 }
 
+// connect dials a router until it answers with an OPEN: a router that was started
+// just now, or has just lost a session, says no for a while.
 func connect(t *testing.T, l link, to string, ours wire.Open) *session {
 	t.Helper()
 	s := &session{t: t, heard: heard{twoOctet: !ours.FourOctet}}
-	// A router that has just lost a session waits a bit; FRR for a quarter of a
-	// minute and more, on a busy machine.
-	eventually(t, 60*time.Second, func() string {
-		var err error
-		if s.conn, err = l.dial(netip.MustParseAddr(to)); err != nil {
-			return err.Error()
+	answers := map[string]int{} // the last one does not tell what was wrong
+	bgptest.Poll(100*time.Millisecond).Eventually(t, 60*time.Second, func() string {
+		err := s.try(l, netip.MustParseAddr(to), ours)
+		if err == nil {
+			return ""
 		}
-		s.r = wire.NewReader(s.conn)
-		if _, err := s.conn.Write(ours.Marshal()); err != nil {
-			return err.Error()
-		}
-		s.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		m, err := s.r.Read()
-		if err != nil {
-			s.conn.Close()
-			return err.Error()
-		}
-		s.raw = []string{hex.EncodeToString(m.Raw)}
-		must(t, s.message(m))
-		if m.Type != wire.TypeOpen {
-			s.conn.Close()
-			return m.Type.String() + " " + s.notification
-		}
-		return ""
+		answers[err.Error()]++
+		return fmt.Sprintf("an OPEN; the router answered %v", answers)
 	})
 	t.Cleanup(func() { s.conn.Close() })
+	go beat(s.conn)
 	s.write(wire.Keepalive(), wire.EndOfRIB(edge.IPv4), wire.EndOfRIB(edge.IPv6))
 	return s
+}
+
+// beat keeps a session alive until it is closed. On a busy machine a command to
+// a router may take longer than the hold time.
+func beat(conn net.Conn) {
+	every := time.NewTicker(time.Second)
+	defer every.Stop()
+	for range every.C {
+		if _, err := conn.Write(wire.Keepalive()); err != nil {
+			return
+		}
+	}
+}
+
+// try dials once. No session is left behind by an error.
+func (s *session) try(l link, to netip.Addr, ours wire.Open) (err error) {
+	if s.conn, err = l.dial(to); err != nil {
+		return plain(err)
+	}
+	defer func() {
+		if err != nil {
+			s.conn.Close()
+		}
+	}()
+	if _, err := s.conn.Write(ours.Marshal()); err != nil {
+		return plain(err)
+	}
+	s.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	s.r = wire.NewReader(s.conn)
+	m, err := s.r.Read()
+	if err != nil {
+		return plain(err)
+	}
+	s.raw = []string{hex.EncodeToString(m.Raw)}
+	must(s.t, s.message(m))
+	if m.Type != wire.TypeOpen {
+		return fmt.Errorf("%s %s", m.Type, s.notification)
+	}
+	return nil
+}
+
+// plain is an error without our port, which is another each time.
+func plain(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+// end says goodbye and waits until the router has closed: one that has not yet
+// noticed the end of a session takes the next one for a collision, and ends it
+// after its OPEN.
+func (s *session) end() {
+	s.t.Helper()
+	s.write(wire.Notify(6, 2, nil)) // Cease, Administrative Shutdown
+	s.conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	for {
+		_, err := s.r.Read()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.t.Fatal("the router does not close a session that was ended")
+		} else if err != nil {
+			return
+		}
+	}
 }
 
 func (s *session) write(messages ...[]byte) {
@@ -117,20 +169,16 @@ func (s *session) write(messages ...[]byte) {
 	}
 }
 
-// until reads and keeps the session alive until cond says nothing.
+// until reads until cond says nothing.
 func (s *session) until(cond func() string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); ; {
+	for deadline := time.Now().Add(60 * time.Second); ; {
 		missing := cond()
 		if missing == "" {
 			return
 		}
 		if time.Now().After(deadline) {
 			s.t.Fatalf("missing: %s", missing)
-		}
-		if time.Since(s.beat) > time.Second && s.notification == "" {
-			s.write(wire.Keepalive())
-			s.beat = time.Now()
 		}
 		s.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		m, err := s.r.Read()
@@ -223,6 +271,7 @@ func TestLive(t *testing.T) {
 				if len(s.strange) > 0 || !slices.Equal(s.open.ExtendedNextHop, []edge.Family{edge.IPv4}) {
 					t.Errorf("strange %q, extended next hop %v", s.strange, s.open.ExtendedNextHop)
 				}
+				s.end()
 			})
 			t.Run("2-byte AS numbers", func(t *testing.T) {
 				narrow := wire.Open{ASN: 65010, Hold: 9 * time.Second, ID: ours.ID, Families: ours.Families}

@@ -4,16 +4,12 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
 
-// What every test here calls, by a short name.
-var (
-	must       = bgptest.Must
-	eventually = bgptest.Poll(20 * time.Millisecond).Eventually
-)
+// must is what every test here calls, by a short name.
+var must = bgptest.Must
 
 // link is two anonymous network namespaces, ours with 10.0.1.1 and fd00:1::1,
 // the router's with .2 and ::2, joined by a veth. It goes with the test.

@@ -1,6 +1,8 @@
 package bgptest
 
 import (
+	"fmt"
+	"os"
 	"runtime"
 	"testing"
 
@@ -16,8 +18,8 @@ type Space struct {
 	Netlink *netlink.Handle // what it does is done inside
 }
 
-// NewSpace makes a namespace in which lo is up. The thread of the caller is
-// where it was before.
+// NewSpace makes a namespace in which lo is up, and in which addresses and routes
+// are what the test has set. The thread of the caller is where it was before.
 func NewSpace(t testing.TB) *Space {
 	t.Helper()
 	runtime.LockOSThread()
@@ -27,13 +29,28 @@ func NewSpace(t testing.TB) *Space {
 	defer home.Close()
 	fd, err := netns.New()
 	Must(t, err)
+	err = deaf() // the thread is inside
 	Must(t, netns.Set(home))
+	Must(t, err)
 	nl, err := netlink.NewHandleAt(fd)
 	Must(t, err)
 	t.Cleanup(func() { nl.Close(); fd.Close() })
 	s := &Space{NS: fd, Netlink: nl}
 	s.Up(t, "lo")
 	return s
+}
+
+// deaf makes the thread's namespace take no router advertisements. An FRR with an
+// IPv6 next hop for IPv4 sends them, with the prefix of the link: after some
+// seconds the other end had an address more, dialled from that one, and was
+// nobody that FRR knew.
+func deaf() error {
+	for _, name := range []string{"all", "default", "lo"} {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_ra", []byte("0"), 0); err != nil {
+			return fmt.Errorf("refuse router advertisements: %w", err)
+		}
+	}
+	return nil
 }
 
 // Up gives an interface addresses, each with the length of its prefix, and sets
