@@ -211,7 +211,7 @@ func (n *node) alive() int {
 }
 
 // until waits for a condition, with a deadline that fits a loaded machine.
-func (f *fleet) until(what string, cond func() bool) { within(f.t, 30*time.Second, what, cond) }
+func (f *fleet) until(what string, cond func() bool) { within(f.t, time.Minute, what, cond) }
 
 func within(t *testing.T, d time.Duration, what string, cond func() bool) {
 	t.Helper()
