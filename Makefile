@@ -34,9 +34,9 @@ test: ## everything that must hold; installs what it needs
 	sh test/install.sh test
 	$(MAKE) check
 	rm -rf out/test # run.sh: one late test of thousands on a busy machine is told (out/test/flaky.txt) instead of stopping everything
-	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 10m
-	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v /e2e)" -race -timeout 10m -p 1
-	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 20m # it builds the daemons with the race detector; the lab's relays need the speed
+	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 20m
+	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v /e2e)" -race -timeout 20m -p 1
+	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 30m # it builds the daemons with the race detector; the lab's relays need the speed
 
 demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves it up)
 	@sh test/install.sh demo
