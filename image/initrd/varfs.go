@@ -45,14 +45,7 @@ func varPartition(f found) (partition, error) {
 
 func mountVar(c *console, p partition, n *notes) error {
 	device := "/dev/" + p.node
-	what, err := probeVar(newRoot + device)
-	if err != nil {
-		return err
-	}
-	if what == varForeign {
-		c.say(warn, "%s holds something that is no ext4 file system: it is formatted", device)
-	}
-	if err := makeOrCheck(c, device, what, n); err != nil {
+	if err := makeOrCheck(c, device, n); err != nil {
 		return err
 	}
 	if err := unix.Mount(newRoot+device, newRoot+"/var", "ext4", unix.MS_NODEV|unix.MS_NOSUID, ""); err != nil {
@@ -75,55 +68,75 @@ const (
 )
 
 // The ext4 superblock (Documentation/filesystems/ext4/super.rst of the kernel)
-// is 1024 bytes into the file system. The first backup is at the beginning of
-// block group 1, after 32768 blocks of the size that makeOrCheck makes. A file
-// system of less than 128 MiB has none.
+// is 1024 bytes into the file system. The first copy of it begins block group
+// 1, after 32768 blocks of 4096 bytes or a few less: mkfs makes groups smaller
+// where the last one would be of no use. A file system of less than 128 MiB has
+// no copy.
 const (
 	superAt     = 1024
-	superMagic  = 56
-	blockSize   = 4096
-	backupBlock = 32768
+	superMagic  = 0x38    // 2 bytes: 0xef53
+	superGroup  = 0x5a    // 2 bytes: the group that the copy begins
+	blockSize   = 4096    // that makeOrCheck makes
+	mostBlocks  = 32768   // in a group
+	leastBlocks = 28672   // that are looked at
 	emptyLength = 1 << 20 // bytes of zeros that are believed to be an empty partition
 )
 
-func probeVar(device string) (varState, error) {
+// probeVar says what the partition of a device holds, and in which block the
+// first copy of the superblock is, if that is what is left.
+func probeVar(device string) (what varState, copyAt int, err error) {
 	f, err := os.Open(device)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer f.Close()
 	return probe(f)
 }
 
 // probe says what a partition holds. Zeros at its beginning are the image's:
-// the backup of an older file system behind them is of no account, or a disk
-// that was written anew would get remains of what was on it. Only a beginning
-// that is neither zeros nor ext4 is worth a look at the backup.
-func probe(r io.ReaderAt) (varState, error) {
+// the copy in an older file system behind them is of no account, or a disk that
+// was written anew would get remains of what was on it. Only a beginning that is
+// neither zeros nor ext4 is worth a look for the copy.
+func probe(r io.ReaderAt) (what varState, copyAt int, err error) {
 	head := make([]byte, emptyLength)
-	if n, err := r.ReadAt(head, 0); err != nil && !(errors.Is(err, io.EOF) && n > superAt+1024) {
-		return 0, fmt.Errorf("read partition of /var: %w", err)
+	if _, err := r.ReadAt(head, 0); err != nil {
+		return 0, 0, fmt.Errorf("read partition of /var: %w", err)
 	}
 	switch {
-	case isSuper(head[superAt:]):
-		return varExt4, nil
+	case isSuper(head[superAt:], 0):
+		return varExt4, 0, nil
 	case len(bytes.Trim(head, "\x00")) == 0:
-		return varEmpty, nil
+		return varEmpty, 0, nil
 	}
-	b := make([]byte, 1024)
-	if _, err := r.ReadAt(b, backupBlock*blockSize); err == nil && isSuper(b) {
-		return varDamaged, nil
+	group := make([]byte, (mostBlocks+1-leastBlocks)*blockSize)
+	n, err := r.ReadAt(group, leastBlocks*blockSize)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, 0, fmt.Errorf("read partition of /var: %w", err)
 	}
-	return varForeign, nil
+	for at := n/blockSize - 1; at >= 0; at-- {
+		if isSuper(group[at*blockSize:], 1) {
+			return varDamaged, leastBlocks + at, nil
+		}
+	}
+	return varForeign, 0, nil
 }
 
-func isSuper(b []byte) bool { return binary.LittleEndian.Uint16(b[superMagic:]) == 0xef53 }
+func isSuper(b []byte, group uint16) bool {
+	return binary.LittleEndian.Uint16(b[superMagic:]) == 0xef53 && binary.LittleEndian.Uint16(b[superGroup:]) == group
+}
 
 // makeOrCheck runs the root's own tools: they are of the version that the
 // kernel of this image was tested with, and verified.
-func makeOrCheck(c *console, device string, what varState, n *notes) error {
+func makeOrCheck(c *console, device string, n *notes) error {
+	what, copyAt, err := probeVar(newRoot + device)
+	if err != nil {
+		return err
+	}
 	switch what {
-	case varEmpty, varForeign:
+	case varForeign:
+		c.say(warn, "%s holds something that is no ext4 file system: it is formatted", device)
+		fallthrough
+	case varEmpty:
 		c.say(notice, "making /var on %s", device)
 		n.add("edge.var", "formatted")
 		return succeed(c, "mkfs.ext4", "-q", "-F", "-b", fmt.Sprint(blockSize), "-L", varName, device)
@@ -136,11 +149,17 @@ func makeOrCheck(c *console, device string, what varState, n *notes) error {
 	// Nobody is there who could answer questions: each is answered with yes.
 	c.say(warn, "/var on %s needs a full check", device)
 	n.add("edge.var", "repaired")
-	args := []string{"-f", "-y"}
-	if what == varDamaged { // by itself e2fsck looks for no backup
-		args = append(args, "-b", fmt.Sprint(backupBlock), "-B", fmt.Sprint(blockSize))
+	if what == varDamaged {
+		// By itself e2fsck looks for no copy in blocks of this size. Where the
+		// copy says that the journal is to be replayed, this replays it, writes
+		// the superblock, reads the copy again, and gives up: then the check
+		// below, of what it wrote, is the one that counts.
+		code, err := inRoot(c, "e2fsck", "-f", "-y", "-b", fmt.Sprint(copyAt), "-B", fmt.Sprint(blockSize), device)
+		if err != nil || corrected(code) {
+			return err
+		}
 	}
-	return succeed(c, "e2fsck", append(args, device)...)
+	return succeed(c, "e2fsck", "-f", "-y", device)
 }
 
 // succeed runs a program of the root that has to end well.
