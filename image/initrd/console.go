@@ -78,7 +78,9 @@ func records(text string) (out []string) {
 }
 
 // ensurePanicResets makes a panic reset the machine after ten seconds, enough
-// to read why, if the command line says that it shall hang for ever.
+// to read why, unless the command line names another time: a box that hangs
+// would never boot the other version. It holds as long as the kernel runs, so
+// for a root that turns out to be changed as well.
 func ensurePanicResets() {
 	const file = "/proc/sys/kernel/panic"
 	if b, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(b)) == "0" {

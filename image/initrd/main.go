@@ -42,10 +42,7 @@ func main() {
 	}
 	err := boot(c)
 	c.say(crit, "%v", err)
-	// The end of process 1 is a panic of the kernel. It resets the machine if
-	// it was told to, and this makes sure that it was.
-	ensurePanicResets()
-	os.Exit(1)
+	os.Exit(1) // the end of process 1 is a panic of the kernel
 }
 
 // boot goes through the whole boot. It returns only with an error.
@@ -54,6 +51,7 @@ func boot(c *console) error {
 		return err
 	}
 	c.attach()
+	ensurePanicResets()
 	line, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
 		return fmt.Errorf("read kernel command line: %w", err)

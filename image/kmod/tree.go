@@ -125,15 +125,15 @@ func ParseInfo(b []byte) (Info, error) {
 		case "alias":
 			info.Aliases = append(info.Aliases, value)
 		case "softdep":
-			info.Softly = append(info.Softly, before(value)...)
+			info.Softly = append(info.Softly, softlyBefore(value)...)
 		}
 	}
 	return info, nil
 }
 
-// before is the part of a softdep that has to be there first: in "pre: a b
+// softlyBefore is the part of a softdep that has to be there first: in "pre: a b
 // post: c" it is a and b.
-func before(softdep string) (names []string) {
+func softlyBefore(softdep string) (names []string) {
 	pre := false
 	for word := range strings.FieldsSeq(softdep) {
 		switch word {

@@ -104,7 +104,10 @@ func build(log io.Writer, init, modules string) ([]byte, error) {
 		}
 		w.File("modules/"+m.Name+".ko", 0o644, info.Binary)
 	}
-	return archive.Bytes(), w.Close() // the writer keeps its first error
+	if err := w.Close(); err != nil { // the writer keeps its first error
+		return nil, err
+	}
+	return archive.Bytes(), nil
 }
 
 // compress is zstd with one thread: with more the bytes depend on their number.
