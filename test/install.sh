@@ -37,8 +37,11 @@ unpack() (
 	chmod 755 "$tmp" # apt downloads as a user of its own
 	cd "$tmp"
 	echo "preflight: unpacking $1"
-	apt-get -q download "$1" || { apt-get -q update && apt-get -q download "$1"; }
-	dpkg-deb -x "$1"_*.deb root
+	# The newest kernel has a name of its own, which the package that is asked
+	# for depends on.
+	name() { case $1 in linux-image-*) apt-cache depends "$1" | sed -n 's/^ *Depends: \(linux-image-\)/\1/p' | head -n 1 ;; *) echo "$1" ;; esac; }
+	apt-get -q download "$(name "$1")" || { apt-get -q update && apt-get -q download "$(name "$1")"; }
+	dpkg-deb -x ./*.deb root
 	mkdir -p "$(dirname "$at")"
 	mv root "$at"
 )
