@@ -32,8 +32,10 @@ const (
 	maxAnswer = 128 << 20
 )
 
-// Listen makes the unix socket at path for the user of this process alone: mode
-// 0600. A socket that a dead process left is replaced; a live one is an error.
+// Listen makes the unix socket at path for root alone: mode 0600. Of a process
+// that is another user it is open to that user's group too, mode 0660: in the units
+// each daemon has a group of its own, which only who is to call it is a member of.
+// A socket that a dead process left is replaced; a live one is an error.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make folder of socket: %w", err)
@@ -53,7 +55,11 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	mode := os.FileMode(0o600)
+	if os.Geteuid() != 0 {
+		mode = 0o660
+	}
+	if err := os.Chmod(path, mode); err != nil {
 		ln.Close()
 		return nil, fmt.Errorf("restrict socket: %w", err)
 	}
