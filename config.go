@@ -45,6 +45,8 @@ type Local struct {
 	// ProxyUser is the user that edgeproxy becomes once it has its sockets.
 	// Empty keeps the user it was started as.
 	ProxyUser string
+	// HostFirewall is who may reach this box beside its VIPs.
+	HostFirewall HostFirewall
 }
 
 // XDPMode is how the program is attached.
