@@ -16,10 +16,10 @@ const (
 	// to each message of a batch, and a kernel that refuses the batch as a whole
 	// gives one in all.
 	patience = 10 * time.Second
-	// sendBuffer, in bytes, takes the largest batch: it is sent in one piece.
-	sendBuffer = 8 << 20
-	// atOnce is how many elements one message has: its length has 16 bits. It is
-	// even, so that an interval is not torn.
+	// buffer, in bytes, takes the largest batch, which is sent in one piece, and the
+	// answers to all of it.
+	buffer = 16 << 20
+	// atOnce is how many elements one message has: its length has 16 bits.
 	atOnce = 512
 )
 
@@ -41,9 +41,10 @@ func open() (*nftables.Conn, error) {
 // does not import otherwise.
 func bound[C interface {
 	SetDeadline(time.Time) error
+	SetReadBuffer(int) error
 	SetWriteBuffer(int) error
 }](c C) error {
-	return errors.Join(c.SetDeadline(time.Now().Add(patience)), c.SetWriteBuffer(sendBuffer))
+	return errors.Join(c.SetDeadline(time.Now().Add(patience)), c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer))
 }
 
 // tableNow is the table as the kernel has it; nil if there is none.
@@ -141,7 +142,7 @@ func (ch chain) kernel(t *nftables.Table) *nftables.Chain {
 // write adds the set with a number of its own in the batch: the library counts
 // them itself otherwise, for all threads and without a lock.
 func (s set) write(c *nftables.Conn, t *nftables.Table, id uint32) error {
-	out := &nftables.Set{ID: id, Table: t, Name: s.name, KeyType: s.key, Interval: s.interval}
+	out := &nftables.Set{ID: id, Table: t, Name: s.name, KeyType: s.key}
 	if err := c.AddSet(out, nil); err != nil {
 		return err
 	}

@@ -31,6 +31,13 @@ func families() [2]family {
 	}
 }
 
+func familyOf(a netip.Addr) family {
+	if a.Is4() {
+		return families()[0]
+	}
+	return families()[1]
+}
+
 func (f family) has(a netip.Addr) bool { return a.BitLen() == 8*int(f.length) }
 
 // register is that of 32 bits which begins so many bytes behind the first.

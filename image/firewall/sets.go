@@ -17,7 +17,6 @@ import (
 type set struct {
 	name     string
 	key      nftables.SetDatatype
-	interval bool
 	elements []nftables.SetElement
 }
 
@@ -55,33 +54,6 @@ func (s *sets) ports(name string, all ...uint16) bool {
 		keys = append(keys, binary.BigEndian.AppendUint16(nil, p))
 	}
 	return s.add(name, nftables.TypeInetService, keys)
-}
-
-// networks makes a set of intervals: each has its first address, and the one behind
-// its last, if there is one.
-func (s *sets) networks(name string, f family, all []netip.Prefix) bool {
-	out := set{name: name, key: f.addr, interval: true}
-	for _, n := range disjoint(slices.DeleteFunc(slices.Clone(all), func(n netip.Prefix) bool { return !f.has(n.Addr()) })) {
-		out.elements = append(out.elements, nftables.SetElement{Key: n.Addr().AsSlice()})
-		if behind := last(n).Next(); behind.IsValid() {
-			out.elements = append(out.elements, nftables.SetElement{Key: behind.AsSlice(), IntervalEnd: true})
-		}
-	}
-	if len(out.elements) == 0 {
-		return false
-	}
-	s.all = append(s.all, out)
-	return true
-}
-
-// last is the highest address of a network.
-func last(n netip.Prefix) netip.Addr {
-	b := n.Masked().Addr().AsSlice()
-	for i := n.Bits(); i < 8*len(b); i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // padded is a part of a key of several: the kernel has each in whole registers.
