@@ -132,7 +132,11 @@ func ping(t *testing.T, network, to string, kind byte, request []byte) {
 	for buf := make([]byte, 256); ; {
 		n, err := c.Read(buf)
 		check(t, err)
-		if n > 0 && buf[0] == kind {
+		at := 0
+		if buf[0]>>4 == 4 { // over IPv4 its header comes first
+			at = 20
+		}
+		if n > at && buf[at] == kind {
 			return
 		}
 	}

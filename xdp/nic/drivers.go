@@ -29,9 +29,11 @@ func (j *judge) mtuLimit() {
 	if name != j.Name {
 		whose = fmt.Sprintf("the MTU of its peer %s", name)
 	}
-	remedy := fmt.Sprintf("ip link set %s mtu %d, %s", name, limit, orGeneric)
+	s := Setting{Interface: name, MTU: limit}
+	remedy := fmt.Sprintf("%s, %s", s.command(""), orGeneric)
 	if known {
 		j.fatal(fmt.Sprintf("%s, %d, is too large for native XDP: driver %s takes %d", whose, mtu, j.Driver, limit), remedy)
+		j.with(s)
 		return
 	}
 	j.warn(fmt.Sprintf("%s, %d, may be too large for native XDP", whose, mtu), remedy)
@@ -88,11 +90,13 @@ func (j *judge) virtioChannels() {
 		return
 	}
 	remedy := fmt.Sprintf("give the virtual machine %d queues or more (QEMU: queues=%d of the netdev, and vectors=%d)", cpus+1, cpus+1, 2*cpus+4)
+	var s Setting
 	if c.MaxCombined > cpus {
-		remedy = fmt.Sprintf("ethtool -L %s combined %d", j.Name, c.MaxCombined-cpus)
+		s, remedy = j.combined(c.MaxCombined - cpus)
 	}
 	j.warn(fmt.Sprintf("of its %d queues %d are in use, and %d CPUs need one each to send from: they will share them under a lock, which is slower",
 		c.MaxCombined, own, cpus), remedy)
+	j.with(s)
 }
 
 // ixgbeChannels: ixgbe_xdp_setup adds a queue for each possible CPU, 64 at most.
@@ -107,8 +111,10 @@ func (j *judge) ixgbeChannels() {
 		j.warn(fmt.Sprintf("driver ixgbe has 64 queues for native XDP, and this kernel has room for %d CPUs: they will share them under a lock, which is slower", cpus),
 			"start the kernel with nr_cpus=64")
 	case c.MaxCombined > cpus && c.Combined+cpus > c.MaxCombined:
+		s, command := j.combined(c.MaxCombined - cpus)
 		j.warn(fmt.Sprintf("of its %d queues %d are in use, and native XDP adds one for each of %d CPUs: its sending is known to hang then",
-			c.MaxCombined, c.Combined, cpus), fmt.Sprintf("ethtool -L %s combined %d", j.Name, c.MaxCombined-cpus))
+			c.MaxCombined, c.Combined, cpus), command)
+		j.with(s)
 	}
 }
 
@@ -120,8 +126,9 @@ func (j *judge) enaChannels() {
 	case c.MaxCombined == 1:
 		j.fatal("it has a single queue, and native XDP needs one of its own", "use a larger instance type, "+orGeneric)
 	default:
-		j.fatal(fmt.Sprintf("%d of its %d queues are in use, and native XDP needs as many again", c.Combined, c.MaxCombined),
-			fmt.Sprintf("ethtool -L %s combined %d", j.Name, c.MaxCombined/2))
+		s, command := j.combined(c.MaxCombined / 2)
+		j.fatal(fmt.Sprintf("%d of its %d queues are in use, and native XDP needs as many again", c.Combined, c.MaxCombined), command)
+		j.with(s)
 	}
 }
 
@@ -139,7 +146,9 @@ func (j *judge) gveChannels() {
 		j.fatal(what, "use a larger machine type, "+orGeneric)
 		return
 	}
-	j.fatal(what, fmt.Sprintf("ethtool -L %s rx %d tx %d", j.Name, n, n))
+	s, command := j.queues(Queues{RX: n, TX: n, Combined: Leave})
+	j.fatal(what, command)
+	j.with(s)
 }
 
 // bnxtChannels: bnxt_xdp_set wants queues that receive and send.
@@ -148,8 +157,9 @@ func (j *judge) bnxtChannels() {
 	if c.Combined > 0 || c.RX == 0 {
 		return
 	}
-	j.fatal("its queues either receive or send, and native XDP needs some that do both",
-		fmt.Sprintf("ethtool -L %s rx 0 tx 0 combined %d", j.Name, max(1, min(c.RX, c.MaxCombined))))
+	s, command := j.queues(Queues{Combined: max(1, min(c.RX, c.MaxCombined))})
+	j.fatal("its queues either receive or send, and native XDP needs some that do both", command)
+	j.with(s)
 }
 
 // redirectChannels: i40e_xdp_xmit and mlx5e_xdp_xmit send what another uplink
@@ -160,10 +170,12 @@ func (j *judge) redirectChannels() {
 	if c.Combined == 0 || c.Combined >= cpus {
 		return
 	}
-	remedy := fmt.Sprintf("ethtool -L %s combined %d", j.Name, cpus)
+	s, remedy := j.combined(cpus)
 	if c.MaxCombined < cpus {
+		s = Setting{}
 		remedy = fmt.Sprintf("keep the interrupts of the other uplinks on CPUs 0 to %d (smp_affinity_list in /proc/irq), or let this be the only uplink",
 			c.Combined-1)
 	}
 	j.warn(fmt.Sprintf("it has %d queues for %d CPUs, and driver %s drops what another CPU redirects to it from another uplink", c.Combined, cpus, j.Driver), remedy)
+	j.with(s)
 }

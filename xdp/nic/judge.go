@@ -180,13 +180,11 @@ func (j *judge) coalescing() {
 			j.fatal(fmt.Sprintf("%s is on and cannot be switched off", c.name), "use another interface, "+orGeneric)
 		case j.Driver == "virtio_net": // it does it itself, for as long as a program is attached
 		default:
-			j.fatal(fmt.Sprintf("%s is on: packets would reach the program merged", c.name), j.ethtoolOff(c.flag))
+			s, command := j.off(c.feature, c.flag)
+			j.fatal(fmt.Sprintf("%s is on: packets would reach the program merged", c.name), command)
+			j.with(s)
 		}
 	}
-}
-
-func (j *judge) ethtoolOff(flag string) string {
-	return fmt.Sprintf("ethtool -K %s %s off", j.Name, flag)
 }
 
 // stripping judges whether the VLAN tags are still on the frames that the
@@ -218,7 +216,9 @@ func (j *judge) stripping() {
 		case on.Fixed:
 			j.fatal(what, "it cannot leave them on: use another interface")
 		default:
-			j.fatal(what, j.ethtoolOff(s.flag))
+			set, command := j.off(s.feature, s.flag)
+			j.fatal(what, command)
+			j.with(set)
 		}
 	}
 }

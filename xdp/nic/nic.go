@@ -27,6 +27,8 @@ type Finding struct {
 	What string
 	// Remedy is a command, or what to do where there is none.
 	Remedy string
+	// Setting is what Remedy sets, where a program may do so.
+	Setting Setting
 }
 
 // String is the finding in one line.
