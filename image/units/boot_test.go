@@ -187,6 +187,8 @@ edgebgp started again 0 times, oom -900
 edgeproxy user edgeproxy CapEff: 0000000000000000 NoNewPrivs: 1 Seccomp: 2
 edgeproxy started again 0 times, oom 500
 == walls
+edged may write /run/edge
+edgeproxy may write /run/edge
 edgeproxy sees edgeproxy.pid edgeproxy.sock
 edgebgp reads bgp.key
 == bgp
@@ -207,7 +209,8 @@ edged.service loaded failed failed Catchment health, guard and decision
 == end
 `
 	var lines []string
-	for line := range strings.Lines(said) {
+	said, _, _ = strings.Cut(said, "== end")
+	for line := range strings.Lines(said + "== end") {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
 	if got := strings.Join(lines, "\n") + "\n"; got != want {

@@ -28,8 +28,8 @@ for d in $daemons; do
 done
 echo "== walls"
 for d in $daemons; do
-	for path in /usr/bin /etc/edge /sys/fs/bpf /proc/sys/kernel /home; do
-		nsenter -t "$(pid $d)" -m touch "$path/x" 2>/dev/null && echo "$d may write $path"
+	for path in /usr/bin /etc/edge /sys/fs/bpf /home /run /run/edge; do
+		nsenter -t "$(pid $d)" -m touch "$path/x" 2>/dev/null && echo "$d may write $path" && nsenter -t "$(pid $d)" -m rm "$path/x"
 	done
 done
 echo "edgeproxy sees $(nsenter -t "$(pid edgeproxy)" -m ls /run/edge | tr '\n' ' ')"
