@@ -187,8 +187,7 @@ edgebgp started again 0 times, oom -900
 edgeproxy user edgeproxy CapEff: 0000000000000000 NoNewPrivs: 1 Seccomp: 2
 edgeproxy started again 0 times, oom 500
 == walls
-edged may write /run/edge
-edgeproxy may write /run/edge
+edged may write /var/lib/edge
 edgeproxy sees edgeproxy.pid edgeproxy.sock
 edgebgp reads bgp.key
 == bgp

@@ -28,7 +28,7 @@ for d in $daemons; do
 done
 echo "== walls"
 for d in $daemons; do
-	for path in /usr/bin /etc/edge /sys/fs/bpf /home /run /run/edge; do
+	for path in /usr/bin /etc/edge /sys/fs/bpf /home /var/lib/edge; do
 		nsenter -t "$(pid $d)" -m touch "$path/x" 2>/dev/null && echo "$d may write $path" && nsenter -t "$(pid $d)" -m rm "$path/x"
 	done
 done
