@@ -33,6 +33,7 @@ case $SIGN_KEY in
 pkcs11:*)
 	sign_key=$SIGN_KEY
 	sign_mkosi+=(--secure-boot-key="$SIGN_KEY" --secure-boot-key-source=provider:pkcs11)
+	# TODO
 	;;
 *)
 	[ -s "$SIGN_KEY" ] || fail "SIGN_KEY: $SIGN_KEY is no file and no pkcs11: URI"

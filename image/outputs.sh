@@ -1,7 +1,34 @@
-#!/bin/bash
-set -euo pipefail
-profile=$1 work=$2
+# Sourced by build.sh: from what mkosi made to what leaves the build.
+# shellcheck shell=bash disable=SC2154 # its variables come from build.sh
 name=edge_${VERSION}_$profile
-ls -la "$work/out"
-rm -f "$OUT/$name".*
-cp --sparse=always "$work/out/edge.raw" "$OUT/$name.raw"
+result=$work/result
+mkdir -p "$result"
+
+mv "$work/out/edge.raw" "$result/$name.raw"
+mv "$work/out/edge.manifest" "$result/$name.manifest"
+tools qemu-img convert -f raw -O qcow2 -c -o compression_type=zstd "/build/result/$name.raw" "/build/result/$name.qcow2"
+tools /build/bin/publish payload -version "$VERSION" -profile "$profile" -commit "$commit" -time "$epoch" \
+	-uki /build/out/edge.efi -root /build/out/edge.root.raw -verity /build/out/edge.verity.raw \
+	-key "$sign_key" -out "/build/result/payload_$profile"
+tools /build/bin/publish sbom -name "$name" -commit "$commit" -time "$epoch" -packages "/build/result/$name.manifest" \
+	-out "/build/result/$name.spdx.json" /build/bin/{edged,edgebgp,edgeproxy,edgectl}
+
+{
+	echo "$name, in bytes:"
+	bytes() { printf '%12d  %s\n' "$1" "$2"; }
+	bytes "$(du -B1 "$result/$name.raw" | cut -f1)" "disk image, on disk"
+	bytes "$(stat -c %s "$result/$name.raw")" "disk image, as long as it looks"
+	bytes "$(stat -c %s "$result/$name.qcow2")" "qcow2"
+	bytes "$(stat -c %s "$work/out/edge.efi")" "UKI: kernel and initrd"
+	sed -nE 's/.*"part": "(.*)".*/\1/p; s/.*"(size|packed_size)": ([0-9]+).*/\2/p' "$result/payload_$profile/manifest.json" |
+		paste - - - | while read -r part size packed; do
+		bytes "$size" "$part"
+		bytes "$packed" "$part, as it is sent"
+	done
+	bytes "$(grep -c '"type": "deb"' "$result/$name.manifest")" "packages (a number)"
+} | tee "$result/$name.sizes" >&2
+
+# All at once, after all of it has been made.
+rm -rf "${OUT:?}/$name".* "$OUT/payload_$profile" "$OUT/SIZES"
+cp -R --sparse=always "$result/." "$OUT/"
+cat "$OUT"/*.sizes >"$OUT/SIZES"
