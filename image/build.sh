@@ -4,9 +4,9 @@
 #   VERSION         the version, else the text of image/VERSION
 #   OUT, CACHE      folders: out/image and out/cache/image
 #   SIGN_KEY        the key that signs, a PEM file or a pkcs11: URI, with
-#   SIGN_CERT       its certificate (PEM), and
-#   NEXT_CERT       the certificate (PEM) of the key that comes after it
-#   PKCS11_MODULE   the library of the token of a pkcs11: URI
+#   SIGN_CERT       its certificate, and
+#   NEXT_CERT       the certificate of the key that comes after it
+#   PKCS11_MODULE, SIGN_BIND, SIGN_ENV, TOOLS_PACKAGES   for tokens: docs/image.md
 #   INITRD          ours, or mkosi (for comparison)
 #   MIRROR, SECURITY_MIRROR   where Debian's packages come from
 # Everything is made in a tmpfs of this process alone (4 GB of memory), under the
@@ -58,6 +58,9 @@ tools() {
 }
 
 step "Secure Boot"
+take_certificate "$SIGN_CERT" current || fail "SIGN_CERT must be the certificate of SIGN_KEY: a PEM file or a pkcs11: URI"
+take_certificate "$NEXT_CERT" next ||
+	fail "NEXT_CERT must be the certificate of the key that will follow: it is enrolled from the first day"
 tools /build/bin/publish enrol -key "$sign_key" -cert /build/keys/current.crt -next /build/keys/next.crt -out /build/keys -time "$epoch"
 
 step "tree"
@@ -65,12 +68,13 @@ step "tree"
 
 step "mkosi"
 profiles=$profile
-[ "$INITRD" = ours ] || profiles+=,mkosi-initrd
+initrd=--kernel-modules-initrd=no # ours: mkosi.finalize makes it
+[ "$INITRD" = ours ] || { profiles+=,mkosi-initrd && initrd=--kernel-modules-initrd=yes; }
 tools mkosi --directory=/build/mkosi --profile="$profiles" \
 	--output-directory=/build/out --workspace-directory=/build/tmp --package-cache-dir=/packages \
 	--output=edge --image-version="$VERSION" --unified-kernel-image-format="edge_$VERSION" \
 	--source-date-epoch="$epoch" --seed=0b6b9d2e-9a3c-4f4c-8d0e-5b5f0c1f7a11 \
-	--kernel-command-line="edge.version=$VERSION" "${sign_mkosi[@]}" build >"$work/mkosi.log" 2>&1 ||
+	--kernel-command-line="edge.version=$VERSION" "$initrd" "${sign_mkosi[@]}" build >"$work/mkosi.log" 2>&1 ||
 	{ tail -n 60 "$work/mkosi.log" >&2; cp "$work/mkosi.log" "$OUT/mkosi.log"; fail "mkosi: see $OUT/mkosi.log"; }
 rm -f "$OUT/mkosi.log"
 

@@ -13,6 +13,8 @@ for tree in host appliance; do
 	[ ! -d "$here/units/$tree" ] || cp -R "$here/units/$tree/." "$extra/"
 done
 mkdir -p "$extra/usr/bin" "$extra/usr/lib/edge/update-keys"
+# For mkosi.finalize, which sees this folder alone.
+[ ! -e "$work/bin/pack" ] || cp "$work/bin/initrd" "$work/bin/pack" "$work/mkosi/"
 find "$work/mkosi" -type d -exec chmod 0755 {} +
 find "$work/mkosi" -type f -perm /100 -exec chmod 0755 {} +
 find "$work/mkosi" -type f ! -perm /100 -exec chmod 0644 {} +

@@ -1,14 +1,15 @@
 #!/bin/bash
 # Makes the tools root: tools.sh DIR unpacks into the empty DIR a Debian trixie
 # with what builds the image (tools.txt). The machine's own Debian may be older:
-# nothing but mmdebstrap, tar and zstd of it is used. The root is kept as a
-# tarball in $CACHE, which may be empty or removed at any time.
+# nothing but mmdebstrap, tar and zstd of it is used. TOOLS_PACKAGES are further
+# packages. The root is kept as a tarball in $CACHE, which may be empty or removed
+# at any time.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=${1:?usage: tools.sh DIR}
 cache=${CACHE:-$here/../out/cache/image}
 
-packages=$(grep -v '^#' "$here/tools.txt" | paste -sd,)
+packages=$({ grep -v '^#' "$here/tools.txt"; printf '%s\n' ${TOOLS_PACKAGES:-}; } | sed '/^$/d' | sort -u | paste -sd,)
 key=$(printf 'trixie apt %s' "$packages" | sha256sum | cut -c1-16)
 tarball=$cache/tools-$key.tar.zst
 mkdir -p "$dir" "$cache"

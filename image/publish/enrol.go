@@ -170,10 +170,10 @@ func variable(at time.Time, signed, value []byte) []byte {
 func unwrap(der []byte) ([]byte, error) {
 	var info struct {
 		Type    asn1.ObjectIdentifier
-		Content asn1.RawValue `asn1:"explicit,tag:0"`
+		Content asn1.RawValue `asn1:"tag:0"`
 	}
-	if rest, err := asn1.Unmarshal(der, &info); err != nil || len(rest) > 0 {
+	if rest, err := asn1.Unmarshal(der, &info); err != nil || len(rest) > 0 || len(info.Content.Bytes) == 0 || info.Content.Bytes[0] != 0x30 {
 		return nil, fmt.Errorf("openssl's signature is no ContentInfo: %w", err)
 	}
-	return info.Content.FullBytes, nil
+	return info.Content.Bytes, nil
 }
