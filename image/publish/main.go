@@ -1,6 +1,7 @@
 // Command publish makes what leaves the build beside the disk image: the payload
 // of an update with its signed manifest, the files that enrol the keys of Secure
-// Boot, and the list of what is in the image (SPDX).
+// Boot, and the list of what is in the image (SPDX). It also looks through the
+// image for what must not be in it: secrets, and what is one box's own.
 //
 // It owns the form of these files as they are written; image/slot owns how they
 // are read. All it writes is a function of its input: no clock, no random numbers
@@ -21,6 +22,7 @@ import (
 
 const usage = `usage: publish payload -version V -profile P -uki FILE -root FILE -verity FILE -key KEY -out DIR [-commit C] [-time UNIX]
        publish enrol -key KEY -cert FILE -next FILE -out DIR [-time UNIX]
+       publish scan -root DIR -esp DIR
        publish sbom -name NAME -packages FILE -out FILE [-commit C] [-time UNIX] BINARY...
 
 KEY is a PEM file or a pkcs11: URI. UNIX is the time of the commit, in seconds.
@@ -35,10 +37,10 @@ func main() {
 
 // run does one verb; what is wrong with the flags is explained on stderr.
 func run(args []string, stderr io.Writer) error {
-	verbs := map[string]func([]string, io.Writer) error{"payload": runPayload, "enrol": runEnrol, "sbom": runSBOM}
+	verbs := map[string]func([]string, io.Writer) error{"payload": runPayload, "enrol": runEnrol, "sbom": runSBOM, "scan": runScan}
 	if len(args) == 0 || verbs[args[0]] == nil {
 		fmt.Fprint(stderr, usage)
-		return errors.New("want a verb: payload, enrol or sbom")
+		return errors.New("want a verb: payload, enrol, scan or sbom")
 	}
 	return verbs[args[0]](args[1:], stderr)
 }
