@@ -8,6 +8,17 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
+# What image/build.sh takes from the command line of make.
+export VERSION OUT CACHE SIGN_KEY SIGN_CERT NEXT_CERT PKCS11_MODULE SIGN_BIND SIGN_ENV TOOLS_PACKAGES INITRD MIRROR SECURITY_MIRROR
+
+.PHONY: image image-repro
+image: ## the appliance: disk images, payload, SBOM in out/image (PROFILE=cloud|metal VERSION=1.2.0; keys: docs/image.md)
+	sh test/install.sh image
+	image/build.sh $(or $(PROFILE),cloud)
+
+image-repro: image ## build it, then again from a copy in another folder: the same bytes
+	image/repro.sh $(or $(PROFILE),cloud)
+
 .PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor bench-gossip clean
 
 help: ## this list

@@ -50,6 +50,7 @@ commands=(./cmd/edged ./cmd/edgebgp ./cmd/edgeproxy ./cmd/edgectl ./image/publis
 (cd "$src" && CGO_ENABLED=0 go build -trimpath -buildvcs="$([ -n "$commit" ] && echo true || echo false)" \
 	-ldflags='-s -w -buildid=' -o "$work/bin/" "${commands[@]}")
 
+# shellcheck source-path=SCRIPTDIR source=keys.sh
 . "$here/keys.sh"
 # Runs a command in the tools root, with the folder of the build as /build.
 tools() {
@@ -79,5 +80,6 @@ tools mkosi --directory=/build/mkosi --profile="$profiles" \
 rm -f "$OUT/mkosi.log"
 
 step "outputs"
+# shellcheck source-path=SCRIPTDIR source=outputs.sh
 . "$here/outputs.sh"
 step "done"

@@ -9,6 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 dir=${1:?usage: tools.sh DIR}
 cache=${CACHE:-$here/../out/cache/image}
 
+# shellcheck disable=SC2086 # words are meant
 packages=$({ grep -v '^#' "$here/tools.txt"; printf '%s\n' ${TOOLS_PACKAGES:-}; } | sed '/^$/d' | sort -u | paste -sd,)
 key=$(printf 'trixie apt %s' "$packages" | sha256sum | cut -c1-16)
 tarball=$cache/tools-$key.tar.zst

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Prepares a Debian box: sh test/install.sh go|demo|test. It looks for Go, and
+# Prepares a Debian box: sh test/install.sh go|demo|image|test. It looks for Go, and
 # installs the packages of packages.txt that are missing ("go": none). It does
 # nothing the second time. Daemons that come with packages (bird, frr) are
 # neither started nor enabled: the lab runs its own, in namespaces of its own.
 set -eu
 cd "$(dirname "$0")/.."
-what=${1:?usage: install.sh go|demo|test}
+what=${1:?usage: install.sh go|demo|image|test}
 
 fail() {
 	echo "preflight: $*" >&2
@@ -19,10 +19,14 @@ have=$(cd / && GOTOOLCHAIN=local go env GOVERSION | sed 's/^go//; s/[ -].*//')
 	fail "Go $have is too old: install Go $want or newer from https://go.dev/dl/"
 [ "$what" != go ] || exit 0
 
-[ "$(id -u)" = 0 ] || fail "make $what needs root: it makes network namespaces and loads BPF programs"
+[ "$(id -u)" = 0 ] || fail "make $what needs root: it makes namespaces, mounts file systems or loads BPF programs"
 
 missing=
-for package in $(sed -n "s/^demo \([^ ]*\).*/\1/p; /^$what /s/^test \([^ ]*\).*/\1/p" test/packages.txt); do
+case $what in
+test) groups='demo\|image\|test' ;;
+*) groups=$what ;;
+esac
+for package in $(sed -n "s/^\($groups\) \([^ ]*\).*/\2/p" test/packages.txt | sort -u); do
 	case $(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true) in
 	ii*) ;;
 	*) missing="$missing $package" ;;
