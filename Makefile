@@ -8,8 +8,6 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-# What image/build.sh takes from the command line of make.
-export VERSION OUT CACHE SIGN_KEY SIGN_CERT NEXT_CERT PKCS11_MODULE SIGN_BIND SIGN_ENV TOOLS_PACKAGES INITRD MIRROR SECURITY_MIRROR
 
 .PHONY: image image-repro
 image: ## the appliance: disk images, payload, SBOM in out/image (PROFILE=cloud|metal VERSION=1.2.0; keys: docs/image.md)
