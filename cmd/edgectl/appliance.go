@@ -14,6 +14,8 @@ func (o *options) applianceCommand() *cobra.Command {
 	c.AddCommand(
 		o.applianceFirewallCommand(),
 		o.applianceTuneCommand(),
+		o.applianceHealthCommand(thisBox()),
+		o.applianceResumeCommand(thisBox()),
 	)
 	return c
 }

@@ -64,32 +64,43 @@ func (o *options) drainAndWait(c *cobra.Command, in edge.Drain, wait time.Durati
 	if err := o.call(c.Context(), "POST", "/v1/drain", in, &st); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), wait)
+	left, err := o.awaitDrained(c.Context(), &st, in, wait)
+	switch {
+	case err != nil && c.Context().Err() != nil:
+		return problem{errors.New("interrupted; the order stays in force")}
+	case err != nil:
+		return err
+	case len(left) > 0:
+		return problem{fmt.Errorf("not drained within %s; the order stays in force:\n  %s", wait, strings.Join(left, "\n  "))}
+	case o.output == "json":
+		return o.json(st)
+	}
+	return o.write("all is off the air, and nothing is served any more\n")
+}
+
+// awaitDrained looks until nothing of an order is left, or the time is over: then it
+// returns what is left, and why. st is the last status, at first that of the order.
+func (o *options) awaitDrained(ctx context.Context, st *edge.SystemStatus, in edge.Drain, wait time.Duration) (left []string, err error) {
+	over, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	tick := time.NewTicker(waitEvery)
 	defer tick.Stop()
-	var lastErr error
 	for {
-		left := undrained(st, in)
-		if lastErr == nil && len(left) == 0 {
-			if o.output == "json" {
-				return o.json(st)
-			}
-			return o.write("all is off the air, and nothing is served any more\n")
+		left := undrained(*st, in)
+		if err == nil && len(left) == 0 {
+			return nil, nil
 		}
 		select {
-		case <-c.Context().Done():
-			return problem{errors.New("interrupted; the order stays in force")}
-		case <-ctx.Done():
-			if lastErr != nil {
-				return lastErr
+		case <-over.Done():
+			if ctx.Err() != nil {
+				err = ctx.Err()
 			}
-			return problem{fmt.Errorf("not drained within %s; the order stays in force:\n  %s", wait, strings.Join(left, "\n  "))}
+			return left, err
 		case <-tick.C:
 		}
 		var next edge.SystemStatus
-		if lastErr = o.call(c.Context(), "GET", "/v1/status", nil, &next); lastErr == nil {
-			st = next
+		if err = o.call(ctx, "GET", "/v1/status", nil, &next); err == nil {
+			*st = next
 		}
 	}
 }

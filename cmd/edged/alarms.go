@@ -98,7 +98,7 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	if err := d.blocker.err.Load(); err != nil {
 		add("the blocklist is not the one of the file: %v", *err)
 	}
-	return out
+	return append(out, bootAlarms(imageDir)...)
 }
 
 // established says whether any session that carries our prefixes is.

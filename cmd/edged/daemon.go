@@ -263,7 +263,7 @@ func (d *daemon) serveConsole(ctx context.Context) error {
 	reg.MustRegister(collector{d})
 	mux := http.NewServeMux()
 	mux.Handle("/", console.Handler(d, d.events))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{reg, prometheus.GathererFunc(bootMetrics)}, promhttp.HandlerOpts{}))
 	return socket.Serve(ctx, d.management, mux)
 }
 

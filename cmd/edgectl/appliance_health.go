@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/catchment-dev/edge/image/boot"
+	"github.com/catchment-dev/edge/image/slot"
+)
+
+const (
+	healthWithin = 180 * time.Second
+	healthEvery  = 2 * time.Second
+)
+
+func (o *options) applianceHealthCommand(b *box) *cobra.Command {
+	h := &healthRun{options: o, box: b}
+	c := &cobra.Command{
+		Use: "health", Short: "Judge this boot: good, to be given up, or to stay up and alarm", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if h.within <= 0 {
+				return fmt.Errorf("--within %s is not above 0", h.within)
+			}
+			return asProblem(h.run(c.Context()))
+		},
+	}
+	c.Flags().DurationVar(&h.within, "within", healthWithin, "until `when` all checks must have passed")
+	c.Flags().BoolVar(&h.once, "once", false, "run each check once, tell, and change nothing")
+	return c
+}
+
+// healthRun is one judgement.
+type healthRun struct {
+	*options
+	box    *box
+	within time.Duration
+	once   bool
+}
+
+// verdict is the answer of -o json.
+type verdict struct {
+	Version string         `json:"version"`
+	Slot    slot.Slot      `json:"slot"`
+	Trial   bool           `json:"trial"` // it has a boot counter
+	Failed  []slot.Failure `json:"failed"`
+	boot.Verdict
+	Refused []slot.Refused `json:"refused"`
+}
+
+func (h *healthRun) run(ctx context.Context) error {
+	here, err := h.box.booted()
+	if err != nil {
+		return err
+	}
+	r := h.box.report(here)
+	checks := h.checks(r.Facts)
+	if h.once {
+		r.Failed = boot.Once(ctx, checks)
+		r.Verdict, r.Judged = boot.Judge(r.Facts), true
+		return h.answer(r)
+	}
+	h.before(&r)
+	r.Failed = boot.Watch(ctx, checks, boot.Pace{Within: h.within, Every: healthEvery})
+	if ctx.Err() != nil {
+		return errors.New("interrupted: this boot is not judged")
+	}
+	r.Verdict, r.Judged = boot.Judge(r.Facts), true
+	r.note(h.box.keep(r, h.now()))
+	r.note(h.box.tell(r.Report))
+	err = h.answer(r)
+	if r.Verdict.Reboot {
+		err = errors.Join(err, h.box.reboot(ctx))
+	}
+	return err
+}
+
+// before does what is not to wait for the checks: it remembers a version that the box
+// has come back from, and tells of it.
+func (h *healthRun) before(r *reported) {
+	st := h.box.state()
+	if !r.Upgrade.OnTrial() || r.Upgrade.Version != r.Version {
+		// The version before may have filled the disk, and daemons keep state there.
+		if free, err := slot.FreeSpace(st.Dir); err == nil && free < leastFree {
+			r.note(st.Release())
+		}
+	}
+	if back := boot.CameBack(r.Facts, h.now()); back != nil {
+		back.Journal = h.box.journalBefore()
+		r.note(st.Refuse(*back))
+		r.Upgrade.Stage = slot.Failed
+		r.note(st.SetUpgrade(r.Upgrade, h.now()))
+		r.Refused = append(r.Refused, *back)
+		if list, err := st.Refused(); err == nil { // with how often
+			r.Refused = list
+		}
+		fmt.Fprintf(h.stderr, "edgectl: came back from version %s: %s\n", back.Version, line(boot.Cause(*back)))
+	}
+	r.note(h.box.tell(r.Report))
+}
+
+// reported is a report while it is made.
+type reported struct{ boot.Report }
+
+func (r *reported) note(err error) {
+	if err != nil {
+		r.Notes = append(r.Notes, err.Error())
+	}
+}
+
+// report gathers the facts. What cannot be read is a note: it must keep no box from
+// being judged.
+func (b *box) report(here booted) reported {
+	r := reported{boot.Report{Facts: boot.Facts{Version: here.version, Slot: here.slot}}}
+	loader, err := boot.ReadBooted(b.path(boot.EFIVars))
+	r.note(err)
+	if loader.Counter != nil && loader.Counter.Version == here.version {
+		r.Counter = loader.Counter
+	}
+	r.UKIs, err = b.ukis()
+	r.note(err)
+	st := b.state()
+	r.Upgrade, err = st.Upgrade()
+	r.note(err)
+	r.Refused, err = st.Refused()
+	r.note(err)
+	r.Boots, err = st.Boots()
+	r.note(err)
+	return r
+}
+
+// keep writes down how this boot was judged.
+func (b *box) keep(r reported, now time.Time) error {
+	id, err := os.ReadFile(b.path("/proc/sys/kernel/random/boot_id"))
+	if err != nil {
+		return fmt.Errorf("read boot id: %w", err)
+	}
+	return b.state().AddBoot(slot.Boot{
+		ID: strings.TrimSpace(string(id)), Version: r.Version, Slot: r.Slot, Time: now.UTC(), Good: r.Verdict.Good, Failed: r.Failed,
+	})
+}
+
+// Where this boot is told of.
+const (
+	motdFile    = "/run/motd.d/edge"
+	metricsFile = slot.RunDir + "/metrics.prom"
+	alarmsFile  = slot.RunDir + "/alarms"
+)
+
+// tell writes the message of the day, the metrics and the alarms.
+func (b *box) tell(r boot.Report) error {
+	var errs []error
+	alarms := strings.Join(r.Alarms(), "\n")
+	if alarms != "" {
+		alarms += "\n"
+	}
+	for name, text := range map[string]string{motdFile: r.Motd(), metricsFile: r.Metrics(), alarmsFile: alarms} {
+		path := b.path(name)
+		if err := os.MkdirAll(path[:strings.LastIndexByte(path, '/')], 0o755); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, slot.ReplaceFile(path, []byte(text)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("tell of this boot: %w", err)
+	}
+	return nil
+}
+
+// journalTime bounds the look into the journal.
+const journalTime = 20 * time.Second
+
+// journalBefore are the worst lines of the boot before this one, as far as it got
+// them to the disk.
+func (b *box) journalBefore() string {
+	ctx, cancel := context.WithTimeout(context.Background(), journalTime)
+	defer cancel()
+	out, err := b.exec(ctx, "journalctl", "--boot=-1", "--priority=warning", "--lines=20", "--no-pager", "--output=short", "--quiet")
+	if err != nil {
+		return fmt.Sprintf("the journal of that boot cannot be read: %v", err)
+	}
+	const most = 8 << 10
+	return strings.ToValidUTF8(string(out[max(0, len(out)-most):]), "?")
+}
+
+// answer prints the verdict; anything but good is a problem.
+func (h *healthRun) answer(r reported) error {
+	if h.output == "json" {
+		v := verdict{r.Version, r.Slot, r.Counter != nil, r.Failed, r.Verdict, r.Refused}
+		if v.Failed == nil {
+			v.Failed = []slot.Failure{}
+		}
+		if v.Refused == nil {
+			v.Refused = []slot.Refused{}
+		}
+		if err := h.json(v); err != nil {
+			return err
+		}
+	} else {
+		h.print(r)
+	}
+	if !r.Verdict.Good {
+		return fmt.Errorf("this boot of version %s is not good: %s", r.Version, r.Verdict.Why)
+	}
+	return nil
+}
+
+func (h *healthRun) print(r reported) {
+	trial := "good before"
+	if r.Counter != nil {
+		trial = fmt.Sprintf("under trial, %d tries left", r.Counter.Left)
+	}
+	fmt.Fprintf(h.stdout, "version %s, slot %s, %s\n", r.Version, r.Slot, trial)
+	for _, f := range r.Failed {
+		fmt.Fprintf(h.stdout, "failed  %s: %s\n", f.Check, line(f.Reason))
+	}
+	for _, a := range r.Alarms() {
+		fmt.Fprintf(h.stdout, "ALARM  %s\n", line(a))
+	}
+	if r.Verdict.Good {
+		fmt.Fprintln(h.stdout, "good: "+r.Verdict.Why)
+	}
+}

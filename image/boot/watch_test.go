@@ -1,0 +1,164 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func pace() Pace { return Pace{Within: 180 * time.Second, Every: 2 * time.Second} }
+
+func TestWatchWaitsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		runs := 0
+		checks := []Check{
+			{Name: "early", Run: func(context.Context) error { runs++; return nil }},
+			{Name: "late", Run: func(context.Context) error {
+				if time.Since(start) < time.Minute {
+					return errors.New("not yet")
+				}
+				return nil
+			}},
+		}
+		if f := Watch(t.Context(), checks, pace()); f != nil {
+			t.Error(f)
+		}
+		if took := time.Since(start); took != time.Minute || runs != 2 {
+			t.Errorf("it took %s, and what had passed was run %d times", took, runs)
+		}
+	})
+}
+
+// TestWatchTrustsOneRound: that each has passed once is not enough.
+func TestWatchTrustsOneRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		up := func(from, to time.Duration) func(context.Context) error {
+			return func(context.Context) error {
+				if d := time.Since(start); d < from || d >= to {
+					return fmt.Errorf("down after %s", d)
+				}
+				return nil
+			}
+		}
+		checks := []Check{{Name: "a", Run: up(0, 10*time.Second)}, {Name: "b", Run: up(20*time.Second, time.Hour)}}
+		f := Watch(t.Context(), checks, pace())
+		if len(f) != 1 || f[0].Check != "a" || time.Since(start) != 180*time.Second {
+			t.Errorf("%v after %s", f, time.Since(start))
+		}
+	})
+}
+
+func TestWatchSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		calls := 0
+		checks := []Check{
+			{Name: "hangs", Run: hang},
+			{Name: "hangs at the end", Limit: time.Hour, Run: func(ctx context.Context) error {
+				if calls++; calls == 1 {
+					return errors.New("the true\nreason")
+				}
+				return hang(ctx)
+			}},
+			{Name: "good", Run: func(ctx context.Context) error { return ctx.Err() }},
+		}
+		f := Watch(t.Context(), checks, Pace{Within: 30 * time.Second, Every: time.Second})
+		if len(f) != 2 || !strings.Contains(f[0].Reason, "no answer within 10s") || f[1].Reason != "the true | reason" {
+			t.Errorf("%q", f)
+		}
+	})
+}
+
+func TestOnce(t *testing.T) {
+	f := Once(t.Context(), []Check{
+		{Name: "a", Run: func(context.Context) error { return nil }},
+		{Name: "b", Run: func(context.Context) error { return errors.New("no") }},
+	})
+	if len(f) != 1 || f[0].Check != "b" || f[0].Reason != "no" {
+		t.Error(f)
+	}
+}
+
+func script(t *testing.T, dir, name, text string, mode os.FileMode) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := errors.Join(os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o600), os.Chmod(path, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHooks(t *testing.T) {
+	dir := t.TempDir()
+	script(t, dir, "10-good", "exit 0", 0o750)
+	script(t, dir, "20-bad", "echo first; echo 'the origin is far' >&2; exit 3", 0o755)
+	script(t, dir, "30-silent", "exit 4", 0o755)
+	script(t, dir, "40-open", "exit 0", 0o757)
+	script(t, dir, "README", "exit 1", 0o640)
+	script(t, dir, ".hidden", "exit 1", 0o755)
+	checks, err := Hooks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range Once(t.Context(), checks) {
+		got = append(got, f.Check+": "+f.Reason)
+	}
+	want := []string{"hook:20-bad: the origin is far (exit status 3)", "hook:30-silent: exit status 4", "hook:40-open: " + dir + "/40-open may be written by anybody: chmod o-w it"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") || len(checks) != 4 {
+		t.Errorf("%d checks:\n%s", len(checks), strings.Join(got, "\n"))
+	}
+	if none, err := Hooks(filepath.Join(dir, "none")); none != nil || err != nil {
+		t.Error(none, err)
+	}
+}
+
+// TestHookThatHangs: its children end with it, and it is waited for no longer.
+func TestHookThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	mark := filepath.Join(dir, "alive")
+	script(t, dir, "hang", "(while :; do touch "+mark+"; sleep 0.05; done) & wait", 0o755)
+	checks, err := Hooks(dir)
+	if err != nil || len(checks) != 1 {
+		t.Fatal(checks, err)
+	}
+	checks[0].Limit = 500 * time.Millisecond
+	start := time.Now()
+	f := Once(t.Context(), checks)
+	if len(f) != 1 || !strings.Contains(f[0].Reason, "no answer within 500ms") {
+		t.Fatal(f)
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	// Once it is gone nothing makes the file again.
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		os.Remove(mark)
+		quiet := time.Now().Add(time.Second)
+		made := false
+		for now := time.Now(); !now.After(quiet); now = time.Now() {
+			if _, err := os.Stat(mark); err == nil {
+				made = true
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if !made {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a child of the hook lives on")
+		}
+	}
+}
