@@ -1,0 +1,95 @@
+package setup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// credentials reads the systemd credentials of a box in dirs: what a unit was
+// given ($CREDENTIALS_DIRECTORY), then what the system was. One that is in two
+// of them is taken from the first. ok is false if there is none of ours.
+func credentials(dirs []string) (tree Tree, problems Problems, ok bool, err error) {
+	found := map[string][]byte{}
+	for _, dir := range dirs {
+		if err := readCredentials(dir, found); err != nil {
+			return nil, nil, true, err
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil, false, nil
+	}
+	single, bundle := newBuilder(), newBuilder()
+	for _, name := range sortedKeys(found) {
+		switch place, known := credentialPlace(name); {
+		case name == "edge.bundle":
+			bundle.bundle("credential "+name, found[name])
+		case !known:
+			single.problems.at("credential "+clip(name), "expected edge.yaml, edge.network.FILE, edge.authorized_keys, edge.hostname, edge.password, edge.secret.NAME, edge.health.NAME or edge.bundle", "nothing is known by this name")
+		default:
+			single.put(place, found[name])
+		}
+	}
+	// What is given by itself counts before the bundle: the fleet's bundle, and
+	// the key of this node beside it.
+	for name, content := range single.tree {
+		bundle.tree[name] = content
+	}
+	return bundle.tree, slices.Concat(bundle.problems, single.problems), true, nil
+}
+
+// credentialPlace is where the content of a credential stands in a tree.
+func credentialPlace(name string) (place string, ok bool) {
+	rest, _ := strings.CutPrefix(name, "edge.")
+	if slices.Contains([]string{"yaml", keysFile, hostnameFile, passwordFile}, rest) {
+		if rest == "yaml" {
+			rest = configFile
+		}
+		return rest, true
+	}
+	for prefix, dir := range map[string]string{"network.": "network", "secret.": "secrets", "health.": "health.d"} {
+		if file, cut := strings.CutPrefix(rest, prefix); cut && file != "" {
+			return path.Join(dir, file), true
+		}
+	}
+	return "", false
+}
+
+// readCredentials adds the credentials edge.* in dir to found. A folder that is
+// not there has none.
+func readCredentials(dir string, found map[string][]byte) error {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read credentials: %w", err)
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return fmt.Errorf("read credentials: %w", err)
+	}
+	for _, e := range entries {
+		if _, had := found[e.Name()]; had || !strings.HasPrefix(e.Name(), "edge.") {
+			continue
+		}
+		info, err := root.Lstat(e.Name())
+		if err != nil {
+			return fmt.Errorf("read credentials: %w", err)
+		}
+		if !info.Mode().IsRegular() {
+			continue
+		}
+		content, err := readRegular(root, e.Name(), info)
+		if err != nil {
+			return err
+		}
+		found[e.Name()] = content
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package setup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// System is what of a box is not a file of /run.
+type System interface {
+	// Hostname sets the name of the running box.
+	Hostname(name string) error
+	// Shadow has file (shadow(5)) stand in place of /etc/shadow, which cannot be
+	// written on the image.
+	Shadow(file string) error
+	// ReloadUnits has systemd read its units again.
+	ReloadUnits() error
+}
+
+// Place is where a configuration is put in force: files below /run, which are
+// gone with the boot.
+type Place struct {
+	// Run is /run on a box, Etc /etc, Sys /sys.
+	Run, Etc, Sys string
+	System        System
+	// Owner is that of StoreOptions.
+	Owner func(user, group string) (uid, gid int)
+}
+
+// The files below Run.
+const (
+	ownDir     = "edge-setup"
+	networkDir = "systemd/network"
+	issueFile  = "issue.d/edge-setup.issue"
+	loginFile  = "systemd/system/serial-getty@.service.d/edge-rescue.conf"
+	placedFile = ownDir + "/network-files"
+	shadowFile = ownDir + "/shadow"
+	okFile     = ownDir + "/ok"
+	resultFile = ownDir + "/result.json"
+	rescueFile = "00-edge-rescue.network"
+)
+
+// Good puts the files of a generation in force and says so in r.
+func (p Place) Good(t Tree, r Result) error {
+	r.Format, r.State = format, OK
+	if r.Errors == nil {
+		r.Errors = []string{}
+	}
+	return p.good(t, r)
+}
+
+func (p Place) good(t Tree, r Result) error {
+	network := Tree{}
+	for _, name := range t.under("network") {
+		network[path.Base(name)] = t[name]
+	}
+	keys, _ := checkKeys(t[keysFile])
+	password, _ := checkPassword(t[passwordFile])
+	err := p.common(network, keys, password)
+	if name, bad := checkHostname(t[hostnameFile]); len(bad) == 0 {
+		err = errors.Join(err, p.System.Hostname(name))
+	}
+	text := ""
+	if len(r.Errors) > 0 {
+		text = issue(r, password != "", nil)
+	}
+	err = errors.Join(err, p.login(false), p.say(text, r))
+	if err == nil {
+		err = p.file(okFile, nil, access{mode: 0o644})
+	}
+	return err
+}
+
+// Rescue puts the files of a box without a configuration in force.
+func (p Place) Rescue(r Result) error {
+	r.Format, r.State = format, Rescue
+	return p.rescue(nil, "", r)
+}
+
+func (p Place) rescue(keys []byte, password string, r Result) error {
+	err := p.remove(okFile) // first: it is what keeps the daemons from starting
+	err = errors.Join(err, p.common(Tree{rescueFile: []byte(rescueNetwork)}, keys, password))
+	return errors.Join(err, p.login(password == ""), p.say(issue(r, password != "", nics(p.Sys)), r))
+}
+
+// common is the same for both: network, ssh keys and root's password.
+func (p Place) common(network Tree, keys []byte, password string) error {
+	err := p.network(network)
+	if len(keys) > 0 {
+		err = errors.Join(err, p.file(path.Join(ownDir, keysFile), keys, access{mode: 0o600}))
+	} else {
+		err = errors.Join(err, p.remove(path.Join(ownDir, keysFile)))
+	}
+	return errors.Join(err, p.shadow(password))
+}
+
+// network has the files of t in systemd-networkd's folder, and none that an
+// earlier configuration had put there. Files of others stay.
+func (p Place) network(t Tree) error {
+	before, err := os.ReadFile(filepath.Join(p.Run, placedFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("place network files: %w", err)
+	}
+	had := strings.Fields(string(before))
+	all := slices.Compact(slices.Sorted(slices.Values(append(t.names(), had...))))
+	// The list is written first, so that it never lacks a file that is there.
+	err = p.file(placedFile, []byte(strings.Join(all, "\n")), access{mode: 0o644})
+	if err != nil {
+		return err
+	}
+	for _, name := range all {
+		if _, ok := t[name]; !ok {
+			err = errors.Join(err, p.remove(path.Join(networkDir, name)))
+			continue
+		}
+		err = errors.Join(err, p.file(path.Join(networkDir, name), t[name], accessOf("network/"+name, nil, nil)))
+	}
+	if err != nil {
+		return err
+	}
+	return p.file(placedFile, []byte(strings.Join(t.names(), "\n")), access{mode: 0o644})
+}
+
+// shadow gives root a password, or takes it away. A box that never had one keeps
+// the file of the image.
+func (p Place) shadow(hash string) error {
+	_, err := os.Stat(filepath.Join(p.Run, shadowFile))
+	if hash == "" && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	b, err := os.ReadFile(filepath.Join(p.Etc, "shadow"))
+	if err != nil {
+		return fmt.Errorf("set password: %w", err)
+	}
+	if hash == "" {
+		hash = "*"
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if fields := strings.Split(line, ":"); fields[0] == "root" && len(fields) > 2 {
+			fields[1] = hash
+			line = strings.Join(fields, ":")
+		}
+		out.WriteString(line)
+	}
+	if err := p.file(shadowFile, []byte(out.String()), access{"", "shadow", 0o640}); err != nil {
+		return err
+	}
+	return p.System.Shadow(filepath.Join(p.Run, shadowFile))
+}
+
+// login opens or closes the serial line.
+func (p Place) login(open bool) error {
+	_, err := os.Stat(filepath.Join(p.Run, loginFile))
+	was := err == nil
+	switch {
+	case was == open:
+		return nil
+	case open:
+		err = p.file(loginFile, []byte(rescueLogin), access{mode: 0o644})
+	default:
+		err = p.remove(loginFile)
+	}
+	if err != nil {
+		return err
+	}
+	return p.System.ReloadUnits()
+}
+
+// say tells what was done: to the console, and to the other programs.
+func (p Place) say(text string, r Result) error {
+	err := p.remove(issueFile)
+	if text != "" {
+		err = p.file(issueFile, []byte(text), access{mode: 0o644})
+	}
+	b, jsonErr := marshal(r)
+	return errors.Join(err, jsonErr, p.file(resultFile, b, access{mode: 0o644}))
+}
+
+// Issue is what the console shows; empty if all is well.
+func (p Place) Issue() string {
+	b, _ := os.ReadFile(filepath.Join(p.Run, issueFile))
+	return string(b)
+}
+
+// file writes a file below Run, if it is not there with that content already.
+func (p Place) file(name string, content []byte, a access) error {
+	full := filepath.Join(p.Run, name)
+	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+		return fmt.Errorf("place %s: %w", name, err)
+	}
+	tmp := full + ".new"
+	os.Remove(tmp)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("place %s: %w", name, err)
+	}
+	_, err = f.Write(content)
+	if err == nil && os.Geteuid() == 0 {
+		uid, gid := p.Owner(a.user, a.group)
+		err = f.Chown(uid, gid)
+	}
+	if err = errors.Join(err, f.Chmod(a.mode), f.Close()); err == nil {
+		err = p.swap(tmp, full, content)
+	}
+	if err != nil {
+		os.Remove(tmp)
+		return fmt.Errorf("place %s: %w", name, err)
+	}
+	return nil
+}
+
+// swap renames tmp to full; what is the same stays as it is, with its time: what
+// networkd reads again counts as changed.
+func (p Place) swap(tmp, full string, content []byte) error {
+	old, err := os.ReadFile(full)
+	a, aErr := os.Stat(full)
+	b, bErr := os.Stat(tmp)
+	if err == nil && aErr == nil && bErr == nil && string(old) == string(content) && a.Mode() == b.Mode() {
+		return os.Remove(tmp)
+	}
+	return os.Rename(tmp, full)
+}
+
+func (p Place) remove(name string) error {
+	err := os.Remove(filepath.Join(p.Run, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,281 @@
+// Package setup turns what an operator gives a box into its configuration: it
+// finds the sources (systemd credentials, a volume labelled EDGECFG, NoCloud),
+// judges all of them before anything uses them, keeps each good one as a
+// generation in /var/lib/edge-config, and puts the current one in force; or
+// brings the box up in rescue, where it can be reached and announces nothing.
+//
+// It never starts or stops a daemon, never opens a network connection, and never
+// writes a secret into a log, a result or a message. edgectl runs it: once a
+// boot as edge-setup.service, and for `edgectl config`.
+package setup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/catchment-dev/edge"
+)
+
+// The states of a box after its setup.
+const (
+	// OK: a configuration is in force. Errors then tell of a newer one that was
+	// not taken.
+	OK = "ok"
+	// Rescue: there is no configuration that can be used.
+	Rescue = "rescue"
+	// Unconfigured: nobody has given one yet. The box is reached as in rescue.
+	Unconfigured = "unconfigured"
+)
+
+// Result is what a setup has come to: /run/edge-setup/result.json.
+type Result struct {
+	Format int    `json:"format"`
+	State  string `json:"state"`
+	// Source is where the configuration in force came from, for people.
+	Source     string `json:"source,omitempty"`
+	Generation int    `json:"generation"`
+	Version    string `json:"version"`
+	// Errors are a line each, with place and remedy; Notes need nobody's hand.
+	Errors []string `json:"errors"`
+	Notes  []string `json:"notes,omitempty"`
+}
+
+// Options are the world of a setup.
+type Options struct {
+	// Store is nil if /var cannot be used; NoStore says why then.
+	Store   *Store
+	NoStore string
+	// Credentials are folders of systemd credentials, the first counts most.
+	Credentials []string
+	Volumes     Volumes
+	Place       Place
+	Version     string
+	BootID      string
+}
+
+// boot is one setup while it runs.
+type boot struct {
+	o      Options
+	result Result
+	// keys and password are what a box in rescue lets people in by.
+	keys     []byte
+	password string
+}
+
+// Boot does all of a setup: it settles what was pending, takes a source that is
+// new, and puts the current generation in force, or rescue. It may be run again
+// at any time and then changes nothing that is as it should be. The error says
+// that not even rescue could be put in force.
+func Boot(o Options) (Result, error) {
+	b := &boot{o: o, result: Result{Format: format, Version: o.Version, Errors: []string{}}}
+	found := gather(o.Credentials, o.Volumes)
+	b.letIn(found.tree)
+	b.result.Notes = append(b.result.Notes, found.notes...)
+	if o.Store == nil {
+		b.fail("the box has no disk for its configuration: %s", o.NoStore)
+		return b.rescue(found)
+	}
+	b.settle()
+	if found.ok {
+		b.take(found)
+	}
+	t, ok := b.current()
+	if !ok {
+		return b.rescue(found)
+	}
+	b.result.State = OK
+	return b.result, o.Place.good(t, b.result)
+}
+
+func (b *boot) fail(format string, args ...any) {
+	b.result.Errors = append(b.result.Errors, fmt.Sprintf(format, args...))
+}
+
+func (b *boot) note(format string, args ...any) {
+	b.result.Notes = append(b.result.Notes, fmt.Sprintf(format, args...))
+}
+
+// letIn remembers by what people may log in in rescue: the first that has
+// something counts.
+func (b *boot) letIn(t Tree) {
+	if len(b.keys) == 0 {
+		b.keys, _ = checkKeys(t[keysFile])
+	}
+	if b.password == "" {
+		b.password, _ = checkPassword(t[passwordFile])
+	}
+}
+
+// settle ends what an earlier boot has left open. A change that nobody had
+// confirmed when the box went down is taken back.
+func (b *boot) settle() {
+	s := b.o.Store
+	p, err := s.Pending()
+	if err != nil { // half a file is no reason to stay down
+		b.note("%v: it is forgotten", err)
+		err = s.SetPending(nil)
+	}
+	if p != nil {
+		if why := b.stale(*p); why != "" {
+			err = s.Revert(*p, why)
+			b.note("generation %d was taken back: %s", p.To, why)
+		}
+	}
+	if err != nil {
+		b.fail("%v", err)
+	}
+}
+
+// stale says why a pending change is to be taken back at this boot. One that was
+// made by another boot of the same version goes on waiting for a good boot: it
+// was judged, and the box had it in force. One that was made by a version that
+// was never good, found by one that was, belongs to an upgrade that went back.
+func (b *boot) stale(p Pending) string {
+	good := b.o.Store.State().Good
+	switch {
+	case p.BootID == b.o.BootID:
+		return ""
+	case !p.Boot:
+		return "the box was restarted before anybody had confirmed it"
+	case p.Version != b.o.Version && good[p.Version] == 0 && good[b.o.Version] == p.From && p.From != 0:
+		return fmt.Sprintf("version %s had made it, which was rolled back to %s", p.Version, b.o.Version)
+	}
+	return ""
+}
+
+// take makes a generation of a source that is new and good.
+func (b *boot) take(found source) {
+	s := b.o.Store
+	cur, err := s.Current()
+	if err != nil {
+		b.fail("%v", err)
+		return
+	}
+	digest := found.tree.digest()
+	if st := s.State(); st.Taken == digest && cur != 0 {
+		return
+	}
+	if g, err := s.Describe(cur); cur != 0 && err == nil && !g.Operator && g.Digest == digest {
+		b.taken(digest) // the box went down between the two
+		return
+	}
+	c, problems := Check(found.tree)
+	problems = slices.Concat(found.problems, problems)
+	if len(problems) > 0 {
+		for _, line := range problems.Lines() {
+			b.fail("%s: %s", found.name, line)
+		}
+		return
+	}
+	if err := b.adopt(found, c, cur); err != nil {
+		b.fail("%v", err)
+		return
+	}
+	b.taken(digest)
+}
+
+// adopt makes the source the current generation. Until a good boot has confirmed
+// it, an older version that comes back goes on with what it had.
+func (b *boot) adopt(found source, c *edge.Config, cur int) error {
+	s := b.o.Store
+	n, err := s.Add(found.tree, c, Generation{Source: found.name})
+	if err != nil {
+		return err
+	}
+	if cur != 0 {
+		if err := s.SetPending(&Pending{From: cur, To: n, Boot: true, BootID: b.o.BootID}); err != nil {
+			return err
+		}
+	}
+	if err := s.Switch(n); err != nil {
+		return err
+	}
+	b.note("generation %d was made from %s", n, found.name)
+	return b.tidy(cur)
+}
+
+func (b *boot) tidy(keep ...int) error { return b.o.Store.Tidy(keep...) }
+
+func (b *boot) taken(digest string) {
+	st := b.o.Store.State()
+	st.Taken = digest
+	if err := b.o.Store.setState(st); err != nil {
+		b.fail("%v", err)
+	}
+}
+
+// current loads and judges the current generation. If this version cannot use
+// it, that with which it was good before is taken. A version that was never good
+// with any is not helped so: its boot is to fail, and the version before to come
+// back with the generation that it left.
+func (b *boot) current() (Tree, bool) {
+	s := b.o.Store
+	n, err := s.Current()
+	if err != nil {
+		b.fail("%v", err)
+	}
+	if n == 0 {
+		return nil, false
+	}
+	t, bad := b.judge(n)
+	if bad == nil {
+		return t, true
+	}
+	for _, line := range bad.Lines() {
+		b.fail("generation %d: %s", n, line)
+	}
+	b.letIn(t)
+	good := s.State().Good[b.o.Version]
+	if good == 0 || good == n {
+		return nil, false
+	}
+	t, bad = b.judge(good)
+	if bad != nil {
+		return nil, false
+	}
+	if err := s.Switch(good); err != nil {
+		b.fail("%v", err)
+		return nil, false
+	}
+	b.fail("generation %d is in force in its place, with which this version was good before", good)
+	return t, true
+}
+
+// judge loads generation n, which is the one of the result then.
+func (b *boot) judge(n int) (Tree, Problems) {
+	t, err := b.o.Store.Load(n)
+	if err != nil {
+		return t, Problems{{Message: err.Error()}}
+	}
+	if _, problems := Check(t); len(problems) > 0 {
+		return t, problems
+	}
+	g, err := b.o.Store.Describe(n)
+	if err != nil {
+		b.note("%v", err)
+	}
+	b.result.Generation, b.result.Source = n, g.Source
+	return t, nil
+}
+
+// rescue puts a box in force that can be reached and does nothing else.
+func (b *boot) rescue(found source) (Result, error) {
+	b.result.State = Rescue
+	if len(b.result.Errors) == 0 && !found.ok {
+		b.result.State = Unconfigured
+	}
+	return b.result, b.o.Place.rescue(b.keys, b.password, b.result)
+}
+
+// summary is a result in one line, for the log.
+func (r Result) String() string {
+	out := "configuration: " + r.State
+	if r.Generation > 0 {
+		out += fmt.Sprintf(", generation %d from %s", r.Generation, r.Source)
+	}
+	if len(r.Errors) > 0 {
+		out += "; " + strings.Join(r.Errors, "; ")
+	}
+	return out
+}

@@ -1,0 +1,202 @@
+package setup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// State is what the store remembers beside the generations. Keys that another
+// version has written are ignored.
+type State struct {
+	Format int `json:"format"`
+	// Taken is the digest of what was last taken from a source of the box: the
+	// same bytes are not taken again, whatever was applied since.
+	Taken string `json:"taken,omitempty"`
+	// Good has, of each version of the product, the generation that it was last
+	// seen good with: confirmed by a person, or by a good boot.
+	Good map[string]int `json:"good,omitempty"`
+	// Reverted is the last change that was taken back.
+	Reverted *Reverted `json:"reverted,omitempty"`
+}
+
+// Reverted tells of a change that was taken back, and why.
+type Reverted struct {
+	From   int       `json:"from"`
+	To     int       `json:"to"`
+	Reason string    `json:"reason"`
+	Time   time.Time `json:"time"`
+}
+
+// maxGood bounds State.Good: the two slots, and the one before.
+const maxGood = 4
+
+// Pending is a change that is not confirmed. It is on the disk before anything
+// is applied, and as long as it is there the change can be taken back by
+// whoever comes first: edge-confirm.service, a person, the next boot.
+type Pending struct {
+	Format int `json:"format"`
+	// From and To are generations; From 0: there was none.
+	From int `json:"from"`
+	To   int `json:"to"`
+	// Boot says that it was made while the box was booting, from a new source: a
+	// good boot confirms it. Else an operator does, until Deadline.
+	Boot    bool   `json:"boot,omitempty"`
+	Version string `json:"version"`
+	BootID  string `json:"boot_id"`
+	// Within is how long after the change it is taken back, Deadline when that is
+	// by the clock of the wall.
+	Within   time.Duration `json:"within_ns,omitempty"`
+	Deadline time.Time     `json:"deadline,omitzero"`
+	// Peers are the peers whose sessions were established, and which the new
+	// configuration has as well; SSH the addresses on which sshd must answer.
+	Peers []string `json:"peers,omitempty"`
+	SSH   []string `json:"ssh,omitempty"`
+}
+
+// State reads what is remembered. What cannot be read is as if it was not there:
+// at worst an old source is taken once more.
+func (s *Store) State() State {
+	var st State
+	if readJSON(filepath.Join(s.o.Dir, "state.json"), &st) != nil {
+		st = State{}
+	}
+	if st.Good == nil {
+		st.Good = map[string]int{}
+	}
+	return st
+}
+
+func (s *Store) setState(st State) error {
+	st.Format = format
+	for v := range st.Good {
+		if len(st.Good) > maxGood && v != s.o.Version {
+			delete(st.Good, v)
+		}
+	}
+	s.o.step("write state")
+	return writeJSON(filepath.Join(s.o.Dir, "state.json"), st)
+}
+
+// Pending is the change that is not confirmed; nil: there is none.
+func (s *Store) Pending() (*Pending, error) {
+	var p Pending
+	err := readJSON(filepath.Join(s.o.Dir, "pending.json"), &p)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read pending change: %w", err)
+	}
+	return &p, nil
+}
+
+// SetPending must come before the first step of a change. After nil nothing is
+// pending.
+func (s *Store) SetPending(p *Pending) error {
+	path := filepath.Join(s.o.Dir, "pending.json")
+	s.o.step("write pending")
+	if p == nil {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("end pending change: %w", err)
+		}
+		return syncDir(s.o.Dir)
+	}
+	q := *p
+	q.Format, q.Version = format, s.o.Version
+	return writeJSON(path, q)
+}
+
+// Confirm makes the current generation good for this version and ends what is
+// pending. It returns the generation.
+func (s *Store) Confirm() (int, error) {
+	n, err := s.Current()
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	st := s.State()
+	if st.Good[s.o.Version] != n {
+		st.Good[s.o.Version] = n
+		if err := s.setState(st); err != nil {
+			return 0, err
+		}
+	}
+	return n, s.SetPending(nil)
+}
+
+// ConfirmBoot is Confirm for a boot that was judged good: a change that waits
+// for a person goes on waiting.
+func (s *Store) ConfirmBoot() error {
+	p, err := s.Pending()
+	if err != nil || p != nil && !p.Boot {
+		return err
+	}
+	_, err = s.Confirm()
+	return err
+}
+
+// Revert goes back to the generation before a pending change, and remembers why.
+// It may be run again after it was interrupted.
+func (s *Store) Revert(p Pending, reason string) error {
+	if err := s.Switch(p.From); err != nil {
+		return err
+	}
+	return s.Reverted(p, reason)
+}
+
+// Reverted is the second half of Revert, for who has something to do between
+// Switch and the end: as long as the change is pending, it is taken back again
+// after a crash.
+func (s *Store) Reverted(p Pending, reason string) error {
+	st := s.State()
+	st.Reverted = &Reverted{From: p.To, To: p.From, Reason: reason, Time: s.o.Now().UTC()}
+	if err := s.setState(st); err != nil {
+		return err
+	}
+	return s.SetPending(nil)
+}
+
+func readJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+func writeJSON(path string, v any) error {
+	b, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	return replace(path, b, 0o600)
+}
+
+func marshal(v any) ([]byte, error) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	return append(b, '\n'), err
+}
+
+// Tidy removes old generations, but none that
+// somebody may go back to: what is
+// pending, and what other versions were good with.
+func (s *Store) Tidy(keep ...int) error {
+	for _, n := range s.State().Good {
+		keep = append(keep, n)
+	}
+	p, err := s.Pending()
+	if err != nil {
+		return err
+	}
+	if p != nil {
+		keep = append(keep, p.From, p.To)
+	}
+	return s.tidy(keep...)
+}
