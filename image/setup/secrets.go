@@ -189,7 +189,7 @@ func checkPEM(b []byte) error {
 }
 
 func checkTLSKey(chain, key []byte) error {
-	if len(chain) == 0 {
+	if checkPEM(chain) != nil {
 		return nil // there is another problem for that, or it is not ours to see
 	}
 	if _, err := tls.X509KeyPair(chain, key); err != nil {

@@ -152,11 +152,11 @@ func (b *boot) take(found source) {
 		b.fail("%v", err)
 		return
 	}
-	digest := found.tree.digest()
-	if st := s.State(); st.Taken == digest && cur != 0 {
+	digest := found.tree.Digest()
+	if st := s.State(); len(found.problems) == 0 && st.Taken == digest && cur != 0 {
 		return
 	}
-	if g, err := s.Describe(cur); cur != 0 && err == nil && !g.Operator && g.Digest == digest {
+	if g, err := s.Describe(cur); len(found.problems) == 0 && cur != 0 && err == nil && g.Digest == digest {
 		b.taken(digest) // the box went down between the two
 		return
 	}
@@ -192,15 +192,11 @@ func (b *boot) adopt(found source, c *edge.Config, cur int) error {
 		return err
 	}
 	b.note("generation %d was made from %s", n, found.name)
-	return b.tidy(cur)
+	return s.Tidy(cur)
 }
 
-func (b *boot) tidy(keep ...int) error { return b.o.Store.Tidy(keep...) }
-
 func (b *boot) taken(digest string) {
-	st := b.o.Store.State()
-	st.Taken = digest
-	if err := b.o.Store.setState(st); err != nil {
+	if err := b.o.Store.Taken(digest); err != nil {
 		b.fail("%v", err)
 	}
 }

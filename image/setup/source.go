@@ -82,7 +82,7 @@ func ofVolumes(volumes Volumes, label string, read func(*source, string) error) 
 		return source{}
 	}
 	first := all[0]
-	differs := slices.ContainsFunc(all, func(s source) bool { return s.tree.digest() != first.tree.digest() })
+	differs := slices.ContainsFunc(all, func(s source) bool { return s.tree.Digest() != first.tree.Digest() })
 	if differs {
 		var names []string
 		for _, s := range all {

@@ -82,6 +82,16 @@ func (s *Store) setState(st State) error {
 	return writeJSON(filepath.Join(s.o.Dir, "state.json"), st)
 }
 
+// Taken remembers the digest of what was taken from a source.
+func (s *Store) Taken(digest string) error {
+	st := s.State()
+	if st.Taken == digest {
+		return nil
+	}
+	st.Taken = digest
+	return s.setState(st)
+}
+
 // Pending is the change that is not confirmed; nil: there is none.
 func (s *Store) Pending() (*Pending, error) {
 	var p Pending
@@ -184,9 +194,8 @@ func marshal(v any) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// Tidy removes old generations, but none that
-// somebody may go back to: what is
-// pending, and what other versions were good with.
+// Tidy removes old generations, but none that somebody may go back to: what is
+// pending, what a version of the product was good with, and those in keep.
 func (s *Store) Tidy(keep ...int) error {
 	for _, n := range s.State().Good {
 		keep = append(keep, n)

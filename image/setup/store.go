@@ -166,7 +166,7 @@ func (s *Store) Add(t Tree, c *edge.Config, g Generation) (int, error) {
 	if len(all) > 0 {
 		n = all[len(all)-1] + 1
 	}
-	g.Format, g.Number, g.Digest, g.Version, g.Created = format, n, t.digest(), s.o.Version, s.o.Now().UTC()
+	g.Format, g.Number, g.Digest, g.Version, g.Created = format, n, t.Digest(), s.o.Version, s.o.Now().UTC()
 	s.o.step("begin generation")
 	tmp, err := os.MkdirTemp(filepath.Join(s.o.Dir, "gen"), ".new-")
 	if err == nil {

@@ -146,9 +146,9 @@ func (t Tree) under(dir string) []string {
 	return slices.DeleteFunc(t.names(), func(n string) bool { return !strings.HasPrefix(n, dir+"/") })
 }
 
-// digest identifies the bytes of t (hex SHA-256). Keep it where secrets may be
+// Digest identifies the bytes of t (hex SHA-256). Keep it where secrets may be
 // kept: a weak password could be guessed from it.
-func (t Tree) digest() string {
+func (t Tree) Digest() string {
 	h := sha256.New()
 	for _, name := range t.names() {
 		for _, part := range [][]byte{[]byte(name), t[name]} {
