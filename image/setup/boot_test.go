@@ -23,10 +23,22 @@ func (v oneVolume) Find(label string) ([]string, error) {
 
 func (v oneVolume) Open(string) (string, func(), error) { return v.dir, func() {}, nil }
 
+func (v oneVolume) ESP() (string, bool) { return "", false }
+
+// espLabel stands for the EFI partition in volumes.
+const espLabel = "esp"
+
 // volumes are folders by label and device.
 type volumes map[string]map[string]string
 
 func (v volumes) Find(label string) ([]string, error) { return sortedKeys(v[label]), nil }
+
+func (v volumes) ESP() (string, bool) {
+	for device := range v[espLabel] {
+		return device, true
+	}
+	return "", false
+}
 
 func (v volumes) Open(device string) (string, func(), error) {
 	for _, all := range v {
@@ -279,6 +291,14 @@ func TestSourcesInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.want(b.with(all), OK, 2, "generation 2 was made from credentials")
+	// The EFI partition: after what systemd has taken from it, and decrypted.
+	esp := writeTree(t, t.TempDir(), Tree{"loader/credentials/edge.hostname.cred": []byte("e\n"), "loader/credentials/edge.bundle.cred": []byte("encrypted"), "loader/credentials/other": nil})
+	all[espLabel] = map[string]string{"vda1": esp}
+	b.want(b.with(all), OK, 3, "generation 3 was made from credentials")
+	b.creds = nil
+	b.want(b.with(all), OK, 3, "credentials: credential edge.bundle: it is not a whole tar")
+	all[espLabel]["vda1"] = ""
+	b.want(b.with(all), OK, 4, "credentials of the EFI partition: input/output error")
 }
 
 func TestPendingAtBoot(t *testing.T) {
@@ -389,7 +409,7 @@ func TestDamagedState(t *testing.T) {
 	b := newBox(t)
 	good := goodTree(t)
 	b.boot(good)
-	for _, name := range []string{"state.json", "pending.json"} {
+	for _, name := range []string{stateFile, pendingFile, trialFile} {
 		if err := os.WriteFile(filepath.Join(b.dir, "edge-config", name), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -11,14 +11,19 @@ import (
 )
 
 // credentials reads the systemd credentials of a box in dirs: what a unit was
-// given ($CREDENTIALS_DIRECTORY), then what the system was. One that is in two
-// of them is taken from the first. ok is false if there is none of ours.
-func credentials(dirs []string) (tree Tree, problems Problems, ok bool, err error) {
+// given ($CREDENTIALS_DIRECTORY), then what the system was; and in esp ("": none)
+// what lies on the EFI partition for systemd-stub. One that is in two of them is
+// taken from the first. ok is false if there is none of ours.
+func credentials(dirs []string, esp string) (tree Tree, problems Problems, ok bool, err error) {
 	found := map[string][]byte{}
 	for _, dir := range dirs {
-		if err := readCredentials(dir, found); err != nil {
-			return nil, nil, true, err
-		}
+		err = errors.Join(err, readCredentials(dir, "", found))
+	}
+	if esp != "" {
+		err = errors.Join(err, readCredentials(esp, ".cred", found))
+	}
+	if err != nil {
+		return nil, nil, true, err
 	}
 	if len(found) == 0 {
 		return nil, nil, false, nil
@@ -59,9 +64,9 @@ func credentialPlace(name string) (place string, ok bool) {
 	return "", false
 }
 
-// readCredentials adds the credentials edge.* in dir to found. A folder that is
-// not there has none.
-func readCredentials(dir string, found map[string][]byte) error {
+// readCredentials adds the credentials edge.* in dir to found, without the suffix
+// that their names have there. A folder that is not there has none.
+func readCredentials(dir, suffix string, found map[string][]byte) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -75,7 +80,8 @@ func readCredentials(dir string, found map[string][]byte) error {
 		return fmt.Errorf("read credentials: %w", err)
 	}
 	for _, e := range entries {
-		if _, had := found[e.Name()]; had || !strings.HasPrefix(e.Name(), "edge.") {
+		name, ok := strings.CutSuffix(e.Name(), suffix)
+		if _, had := found[name]; had || !ok || !strings.HasPrefix(name, "edge.") {
 			continue
 		}
 		info, err := root.Lstat(e.Name())
@@ -89,7 +95,7 @@ func readCredentials(dir string, found map[string][]byte) error {
 		if err != nil {
 			return err
 		}
-		found[e.Name()] = content
+		found[name] = content
 	}
 	return nil
 }

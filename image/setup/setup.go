@@ -108,7 +108,9 @@ func (b *boot) letIn(t Tree) {
 }
 
 // settle ends what an earlier boot has left open. A change that nobody had
-// confirmed when the box went down is taken back.
+// confirmed when the box went down is taken back, and so is one that was made by
+// a version that was never good, where one is back that was: it belongs to an
+// upgrade that failed. One that an earlier boot of this version has made stays.
 func (b *boot) settle() {
 	s := b.o.Store
 	p, err := s.Pending()
@@ -116,10 +118,14 @@ func (b *boot) settle() {
 		b.note("%v: it is forgotten", err)
 		err = s.SetPending(nil)
 	}
-	if p != nil {
-		if why := b.stale(*p); why != "" {
-			err = s.Revert(*p, why)
-			b.note("generation %d was taken back: %s", p.To, why)
+	if err == nil && p != nil && p.BootID != b.o.BootID {
+		err = b.takeBack(*p, "the box was restarted before anybody had confirmed it")
+	}
+	good := s.State().Good
+	if t := s.trial(); err == nil && t != nil && t.Version != b.o.Version && good[t.Version] == 0 && t.From != 0 && good[b.o.Version] == t.From {
+		why := fmt.Sprintf("version %s had made it, which was rolled back to %s", t.Version, b.o.Version)
+		if err = b.takeBack(Pending{From: t.From, To: t.To}, why); err == nil {
+			err = s.forget(trialFile)
 		}
 	}
 	if err != nil {
@@ -127,21 +133,9 @@ func (b *boot) settle() {
 	}
 }
 
-// stale says why a pending change is to be taken back at this boot. One that was
-// made by another boot of the same version goes on waiting for a good boot: it
-// was judged, and the box had it in force. One that was made by a version that
-// was never good, found by one that was, belongs to an upgrade that went back.
-func (b *boot) stale(p Pending) string {
-	good := b.o.Store.State().Good
-	switch {
-	case p.BootID == b.o.BootID:
-		return ""
-	case !p.Boot:
-		return "the box was restarted before anybody had confirmed it"
-	case p.Version != b.o.Version && good[p.Version] == 0 && good[b.o.Version] == p.From && p.From != 0:
-		return fmt.Sprintf("version %s had made it, which was rolled back to %s", p.Version, b.o.Version)
-	}
-	return ""
+func (b *boot) takeBack(p Pending, why string) error {
+	b.note("generation %d was taken back: %s", p.To, why)
+	return b.o.Store.Revert(p, why)
 }
 
 // take makes a generation of a source that is new and good.
@@ -184,7 +178,7 @@ func (b *boot) adopt(found source, c *edge.Config, cur int) error {
 		return err
 	}
 	if cur != 0 {
-		if err := s.SetPending(&Pending{From: cur, To: n, Boot: true, BootID: b.o.BootID}); err != nil {
+		if err := s.setTrial(trial{From: cur, To: n}); err != nil {
 			return err
 		}
 	}

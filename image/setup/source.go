@@ -2,6 +2,7 @@ package setup
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -14,6 +15,8 @@ type Volumes interface {
 	// Open makes the files of a device readable, and nothing else of it, in a
 	// folder that nobody else sees and that is gone after done.
 	Open(device string) (dir string, done func(), err error)
+	// ESP returns the device of the box's own EFI partition, if it has one.
+	ESP() (device string, ok bool)
 }
 
 // source is what one source of a box holds.
@@ -36,28 +39,49 @@ const (
 // gather returns the first source that holds anything. Sources are not mixed:
 // half of one box's configuration and half of another's would be nobody's.
 func gather(dirs []string, volumes Volumes) source {
-	tree, problems, ok, err := credentials(dirs)
-	if err != nil {
-		problems.at("", "", "%v", err)
+	found := ofCredentials(dirs, volumes)
+	if found.ok {
+		return found
 	}
-	if ok {
-		return source{"credentials", true, tree, problems, nil}
-	}
-	found := ofVolumes(volumes, configLabel, func(s *source, dir string) (err error) {
+	before := found.notes
+	found = ofVolumes(volumes, configLabel, func(s *source, dir string) (err error) {
 		s.tree, s.problems, err = ReadTree(dir)
 		s.ok = true
 		return err
 	})
+	before = append(before, found.notes...)
 	if found.ok {
+		found.notes = before
 		return found
 	}
-	notes := found.notes
 	found = ofVolumes(volumes, noCloudLabel, func(s *source, dir string) (err error) {
 		s.tree, s.problems, s.notes, s.ok, err = readNoCloud(dir)
 		return err
 	})
-	found.notes = append(notes, found.notes...)
+	found.notes = append(before, found.notes...)
 	return found
+}
+
+// ofCredentials reads all credentials. An EFI partition that cannot be read, on a
+// box that was booted from it, is no reason to do without the others.
+func ofCredentials(dirs []string, volumes Volumes) source {
+	s := source{name: "credentials"}
+	esp := ""
+	if device, ok := volumes.ESP(); ok {
+		dir, done, err := volumes.Open(device)
+		if err != nil {
+			s.notes = []string{fmt.Sprintf("credentials of the EFI partition: %v", err)}
+		} else {
+			defer done()
+			esp = filepath.Join(dir, "loader/credentials")
+		}
+	}
+	var err error
+	s.tree, s.problems, s.ok, err = credentials(dirs, esp)
+	if err != nil {
+		s.problems.at("", "", "%v", err)
+	}
+	return s
 }
 
 // ofVolumes reads the volumes of a label. Two that differ are a problem: which

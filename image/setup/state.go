@@ -43,11 +43,8 @@ type Pending struct {
 	// From and To are generations; From 0: there was none.
 	From int `json:"from"`
 	To   int `json:"to"`
-	// Boot says that it was made while the box was booting, from a new source: a
-	// good boot confirms it. Else an operator does, until Deadline.
-	Boot    bool   `json:"boot,omitempty"`
-	Version string `json:"version"`
-	BootID  string `json:"boot_id"`
+	// BootID is the boot in which it was made: no other one keeps it.
+	BootID string `json:"boot_id"`
 	// Within is how long after the change it is taken back, Deadline when that is
 	// by the clock of the wall.
 	Within   time.Duration `json:"within_ns,omitempty"`
@@ -56,13 +53,34 @@ type Pending struct {
 	// configuration has as well; SSH the addresses on which sshd must answer.
 	Peers []string `json:"peers,omitempty"`
 	SSH   []string `json:"ssh,omitempty"`
+	// Edged says that edged answered before the change.
+	Edged bool `json:"edged,omitempty"`
 }
+
+// trial is a generation that a boot has made of a new source, and that no good
+// boot has confirmed yet. It waits for nobody: it only tells an older version of
+// the product, which comes back from an upgrade, what it had before.
+type trial struct {
+	Format int `json:"format"`
+	From   int `json:"from"`
+	To     int `json:"to"`
+	// Version is that which made it.
+	Version string `json:"version"`
+}
+
+// The files of the store beside the generations. edge-confirm.path waits for
+// pendingFile.
+const (
+	stateFile   = "state.json"
+	pendingFile = "pending.json"
+	trialFile   = "trial.json"
+)
 
 // State reads what is remembered. What cannot be read is as if it was not there:
 // at worst an old source is taken once more.
 func (s *Store) State() State {
 	var st State
-	if readJSON(filepath.Join(s.o.Dir, "state.json"), &st) != nil {
+	if readJSON(filepath.Join(s.o.Dir, stateFile), &st) != nil {
 		st = State{}
 	}
 	if st.Good == nil {
@@ -79,7 +97,7 @@ func (s *Store) setState(st State) error {
 		}
 	}
 	s.o.step("write state")
-	return writeJSON(filepath.Join(s.o.Dir, "state.json"), st)
+	return writeJSON(filepath.Join(s.o.Dir, stateFile), st)
 }
 
 // Taken remembers the digest of what was taken from a source.
@@ -95,7 +113,7 @@ func (s *Store) Taken(digest string) error {
 // Pending is the change that is not confirmed; nil: there is none.
 func (s *Store) Pending() (*Pending, error) {
 	var p Pending
-	err := readJSON(filepath.Join(s.o.Dir, "pending.json"), &p)
+	err := readJSON(filepath.Join(s.o.Dir, pendingFile), &p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -108,17 +126,39 @@ func (s *Store) Pending() (*Pending, error) {
 // SetPending must come before the first step of a change. After nil nothing is
 // pending.
 func (s *Store) SetPending(p *Pending) error {
-	path := filepath.Join(s.o.Dir, "pending.json")
-	s.o.step("write pending")
 	if p == nil {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("end pending change: %w", err)
-		}
-		return syncDir(s.o.Dir)
+		return s.forget(pendingFile)
 	}
+	s.o.step("write pending")
 	q := *p
-	q.Format, q.Version = format, s.o.Version
-	return writeJSON(path, q)
+	q.Format = format
+	return writeJSON(filepath.Join(s.o.Dir, pendingFile), q)
+}
+
+func (s *Store) forget(name string) error {
+	s.o.step("forget " + name)
+	if err := os.Remove(filepath.Join(s.o.Dir, name)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("end a change: %w", err)
+	}
+	return syncDir(s.o.Dir)
+}
+
+func (s *Store) setTrial(t trial) error {
+	t.Format, t.Version = format, s.o.Version
+	s.o.step("write trial")
+	return writeJSON(filepath.Join(s.o.Dir, trialFile), t)
+}
+
+// trial is nil if there is none that can be read.
+func (s *Store) trial() *trial {
+	var t trial
+	if readJSON(filepath.Join(s.o.Dir, trialFile), &t) != nil {
+		return nil
+	}
+	return &t
 }
 
 // Confirm makes the current generation good for this version and ends what is
@@ -135,14 +175,14 @@ func (s *Store) Confirm() (int, error) {
 			return 0, err
 		}
 	}
-	return n, s.SetPending(nil)
+	return n, errors.Join(s.forget(trialFile), s.SetPending(nil))
 }
 
 // ConfirmBoot is Confirm for a boot that was judged good: a change that waits
 // for a person goes on waiting.
 func (s *Store) ConfirmBoot() error {
 	p, err := s.Pending()
-	if err != nil || p != nil && !p.Boot {
+	if err != nil || p != nil {
 		return err
 	}
 	_, err = s.Confirm()
@@ -206,6 +246,9 @@ func (s *Store) Tidy(keep ...int) error {
 	}
 	if p != nil {
 		keep = append(keep, p.From, p.To)
+	}
+	if t := s.trial(); t != nil {
+		keep = append(keep, t.From)
 	}
 	return s.tidy(keep...)
 }

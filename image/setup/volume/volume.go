@@ -44,6 +44,29 @@ func (b Box) Find(label string) ([]string, error) {
 	return out, nil
 }
 
+// espName is the GPT name of the EFI partition of the image.
+const espName = "edge-esp"
+
+// ESP returns the EFI partition of the image, by what the kernel says of the
+// partitions. If two disks have one it is anybody's guess, and none is taken.
+func (b Box) ESP() (device string, ok bool) {
+	all, err := filepath.Glob(filepath.Join(b.Sys, "class/block/*/uevent"))
+	if err != nil {
+		return "", false
+	}
+	for _, path := range all {
+		text, err := os.ReadFile(path)
+		if err != nil || !slices.Contains(strings.Split(string(text), "\n"), "PARTNAME="+espName) {
+			continue
+		}
+		if device != "" {
+			return "", false
+		}
+		device = filepath.Base(filepath.Dir(path))
+	}
+	return device, device != ""
+}
+
 // pointless says that a device is of no operator: a floppy drive takes seconds
 // to say that it is empty, and the others are made by the running system.
 func pointless(name string) bool {

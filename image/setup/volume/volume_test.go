@@ -144,6 +144,32 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func TestESP(t *testing.T) {
+	b := Box{Sys: t.TempDir()}
+	event := func(name, text string) {
+		dir := filepath.Join(b.Sys, "class/block", name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "uevent"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	event("vda", "DEVNAME=vda\nDEVTYPE=disk\n")
+	event("vda2", "DEVNAME=vda2\nPARTNAME=edge-esp-2\n")
+	if d, ok := b.ESP(); ok {
+		t.Errorf("found %s", d)
+	}
+	event("vda1", "DEVNAME=vda1\nPARTN=1\nPARTNAME=edge-esp\n")
+	if d, ok := b.ESP(); !ok || d != "vda1" {
+		t.Errorf("found %s %v", d, ok)
+	}
+	event("sdb1", "PARTNAME=edge-esp\n")
+	if d, ok := b.ESP(); ok {
+		t.Errorf("one of two was taken: %s", d)
+	}
+}
+
 // TestMount has the kernel read a device. FAT and ISO are modules that not every
 // box has; any other file system goes the same way.
 func TestMount(t *testing.T) {
