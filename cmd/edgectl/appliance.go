@@ -12,6 +12,8 @@ func (o *options) applianceCommand() *cobra.Command {
 	c := &cobra.Command{Use: "appliance", Short: "What the units of a box call", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return errors.New("one of its commands is needed") }}
 	c.AddCommand(
+		o.applianceSetupCommand(),
+		o.applianceConfirmCommand(o.openConfigs),
 		o.applianceFirewallCommand(),
 		o.applianceTuneCommand(),
 		o.applianceHealthCommand(thisBox()),

@@ -255,7 +255,7 @@ func TestBadSource(t *testing.T) {
 	b.want(b.again(good), OK, 1, "")
 	// A bad one later: the last good one goes on, and the console says so.
 	b.want(b.boot(bad), OK, 1, "edge.yaml:7:10")
-	if text := b.run(issueFile); !strings.Contains(text, "ATTENTION") || !strings.Contains(text, "generation 1 goes on") {
+	if text := b.run(issueFile); !strings.Contains(text, "ATTENTION") || !strings.Contains(text, "generation 1 is in force, and something is wrong") {
 		t.Errorf("the console shows:\n%s", text)
 	}
 	b.want(b.boot(good.with(nil, "password", "edge.yaml")), OK, 1, "there is none")
@@ -392,6 +392,28 @@ func TestUnreadable(t *testing.T) {
 	}
 	b.version = "1.0.0"
 	b.want(b.boot(nil), OK, 1, "generation 1 is in force in its place")
+}
+
+// brokenSystem can do nothing.
+type brokenSystem struct{}
+
+func (brokenSystem) Hostname(string) error { return errors.New("no host name") }
+func (brokenSystem) Shadow(string) error   { return errors.New("no password") }
+func (brokenSystem) ReloadUnits() error    { return errors.New("no systemd") }
+
+// TestSmallTroubles: a box whose name or password cannot be set announces, and
+// says so.
+func TestSmallTroubles(t *testing.T) {
+	b := newBox(t)
+	b.place.System = brokenSystem{}
+	r := b.boot(goodTree(t))
+	b.want(r, OK, 1, "no password")
+	if text := strings.Join(r.Errors, "\n"); !strings.Contains(text, "no host name") {
+		t.Errorf("errors: %s", text)
+	}
+	// The password is tried again, not taken for set.
+	b.place.System = notes{new([]string)}
+	b.want(b.again(goodTree(t).with(nil, "authorized_keys", "password")), OK, 2, "nobody can log in")
 }
 
 func TestNoDisk(t *testing.T) {

@@ -38,6 +38,16 @@ func Check(t Tree) (c *edge.Config, problems Problems) {
 	return c, problems
 }
 
+// Warnings are what is not wrong with a good configuration, and seldom meant.
+func Warnings(t Tree) (out []string) {
+	_, keys := t[keysFile]
+	_, password := t[passwordFile]
+	if !keys && !password {
+		out = append(out, "nobody can log in: there are no authorized_keys, and no password for the serial console")
+	}
+	return out
+}
+
 // CheckConfig judges edge.yaml alone, for a box whose other files are not ours.
 func CheckConfig(t Tree) (*edge.Config, Problems) { return checkConfig(t) }
 

@@ -45,35 +45,42 @@ const (
 	rescueFile = "00-edge-rescue.network"
 )
 
-// Good puts the files of a generation in force and says so in r.
-func (p Place) Good(t Tree, r Result) error {
+// Good puts the files of a generation in force and says so in r. What cannot be
+// done, and is no reason to announce nothing, is an error of r.
+func (p Place) Good(t Tree, r Result) (Result, error) {
 	r.Format, r.State = format, OK
 	if r.Errors == nil {
 		r.Errors = []string{}
 	}
-	return p.good(t, r)
+	err := p.good(t, &r)
+	return r, err
 }
 
-func (p Place) good(t Tree, r Result) error {
+func (p Place) good(t Tree, r *Result) error {
 	network := Tree{}
 	for _, name := range t.under("network") {
 		network[path.Base(name)] = t[name]
 	}
 	keys, _ := checkKeys(t[keysFile])
 	password, _ := checkPassword(t[passwordFile])
-	err := p.common(network, keys, password)
+	err := errors.Join(p.network(network), p.keys(keys))
+	soft := []error{p.shadow(password), p.login(false)}
 	if name, bad := checkHostname(t[hostnameFile]); len(bad) == 0 {
-		err = errors.Join(err, p.System.Hostname(name))
+		soft = append(soft, p.System.Hostname(name))
+	}
+	for _, e := range soft {
+		if e != nil {
+			r.Errors = append(r.Errors, e.Error())
+		}
 	}
 	text := ""
 	if len(r.Errors) > 0 {
-		text = issue(r, password != "", nil)
+		text = issue(*r, password != "", nil)
 	}
-	err = errors.Join(err, p.login(false), p.say(text, r))
-	if err == nil {
-		err = p.file(okFile, nil, access{mode: 0o644})
+	if err = errors.Join(err, p.say(text, *r)); err != nil {
+		return err
 	}
-	return err
+	return p.file(okFile, nil, access{mode: 0o644})
 }
 
 // Rescue puts the files of a box without a configuration in force.
@@ -82,21 +89,20 @@ func (p Place) Rescue(r Result) error {
 	return p.rescue(nil, "", r)
 }
 
+// rescue does as much as can be done: whatever fails, the rest may let somebody in.
 func (p Place) rescue(keys []byte, password string, r Result) error {
 	err := p.remove(okFile) // first: it is what keeps the daemons from starting
-	err = errors.Join(err, p.common(Tree{rescueFile: []byte(rescueNetwork)}, keys, password))
+	err = errors.Join(err, p.network(Tree{rescueFile: []byte(rescueNetwork)}), p.keys(keys), p.shadow(password))
 	return errors.Join(err, p.login(password == ""), p.say(issue(r, password != "", nics(p.Sys)), r))
 }
 
-// common is the same for both: network, ssh keys and root's password.
-func (p Place) common(network Tree, keys []byte, password string) error {
-	err := p.network(network)
-	if len(keys) > 0 {
-		err = errors.Join(err, p.file(path.Join(ownDir, keysFile), keys, access{mode: 0o600}))
-	} else {
-		err = errors.Join(err, p.remove(path.Join(ownDir, keysFile)))
+// keys are those by which people may log in by ssh; empty: nobody.
+func (p Place) keys(keys []byte) error {
+	name := path.Join(ownDir, keysFile)
+	if len(keys) == 0 {
+		return p.remove(name)
 	}
-	return errors.Join(err, p.shadow(password))
+	return p.file(name, keys, access{mode: 0o600})
 }
 
 // network has the files of t in systemd-networkd's folder, and none that an
@@ -148,10 +154,16 @@ func (p Place) shadow(hash string) error {
 		}
 		out.WriteString(line)
 	}
+	if was, err := os.ReadFile(filepath.Join(p.Run, shadowFile)); err == nil && string(was) == out.String() {
+		return nil
+	}
 	if err := p.file(shadowFile, []byte(out.String()), access{"", "shadow", 0o640}); err != nil {
 		return err
 	}
-	return p.System.Shadow(filepath.Join(p.Run, shadowFile))
+	if err := p.System.Shadow(filepath.Join(p.Run, shadowFile)); err != nil {
+		return errors.Join(err, p.remove(shadowFile)) // the next setup tries it again
+	}
+	return nil
 }
 
 // login opens or closes the serial line.

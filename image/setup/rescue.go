@@ -49,7 +49,7 @@ func issue(r Result, password bool, nics []string) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	switch r.State {
 	case OK:
-		line("Catchment %s: ATTENTION: a new configuration was not taken; generation %d goes on.", r.Version, r.Generation)
+		line("Catchment %s: ATTENTION: generation %d is in force, and something is wrong.", r.Version, r.Generation)
 	case Rescue:
 		line("Catchment %s: RESCUE: there is no configuration that this box can use. It announces nothing.", r.Version)
 	default:
@@ -63,7 +63,7 @@ func issue(r Result, password bool, nics []string) string {
 		line("")
 	}
 	if r.State == OK {
-		line("Mend the source and reboot, or: edgectl config apply")
+		line("Mend it and reboot, or: edgectl config apply FOLDER")
 		return clean(b.String())
 	}
 	line("Reach it: ssh root@%s or root@%s%%INTERFACE from the same link, or the address that DHCP gave it.", rescue4, rescue6)

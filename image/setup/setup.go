@@ -84,8 +84,10 @@ func Boot(o Options) (Result, error) {
 	if !ok {
 		return b.rescue(found)
 	}
+	b.result.Notes = append(b.result.Notes, Warnings(t)...)
 	b.result.State = OK
-	return b.result, o.Place.good(t, b.result)
+	err := o.Place.good(t, &b.result)
+	return b.result, err
 }
 
 func (b *boot) fail(format string, args ...any) {
@@ -258,7 +260,7 @@ func (b *boot) rescue(found source) (Result, error) {
 	return b.result, b.o.Place.rescue(b.keys, b.password, b.result)
 }
 
-// summary is a result in one line, for the log.
+// String is the result in one line, for the log.
 func (r Result) String() string {
 	out := "configuration: " + r.State
 	if r.Generation > 0 {

@@ -178,6 +178,9 @@ func (s *Store) Confirm() (int, error) {
 	return n, errors.Join(s.forget(trialFile), s.SetPending(nil))
 }
 
+// Good says whether generation n was confirmed under this version.
+func (s *Store) Good(n int) bool { return s.State().Good[s.o.Version] == n }
+
 // ConfirmBoot is Confirm for a boot that was judged good: a change that waits
 // for a person goes on waiting.
 func (s *Store) ConfirmBoot() error {

@@ -38,7 +38,7 @@ type Generation struct {
 	Source string `json:"source"`
 	// Operator says that somebody applied it by hand.
 	Operator bool   `json:"operator,omitempty"`
-	Digest   string `json:"digest"`
+	Digest   string `json:"digest,omitempty"`
 	// Version is that of the product that made it.
 	Version string    `json:"version"`
 	Created time.Time `json:"created"`
@@ -95,6 +95,22 @@ func (s *Store) Lock() (unlock func(), err error) {
 
 // Plain says that the box was not made from the image: see StoreOptions.File.
 func (s *Store) Plain() bool { return s.o.File != "" }
+
+// Found is the file of a box that was not made from the image, as somebody has
+// left it; nil where there is none.
+func (s *Store) Found() (Tree, error) {
+	if !s.Plain() {
+		return nil, nil
+	}
+	b, err := os.ReadFile(s.o.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read configuration in force: %w", err)
+	}
+	return Tree{configFile: b}, nil
+}
 
 func (s *Store) dirOf(n int) string { return filepath.Join(s.o.Dir, "gen", strconv.Itoa(n)) }
 
@@ -290,9 +306,16 @@ func (s *Store) Switch(n int) error {
 }
 
 // switchFile puts the edge.yaml of generation n where a box that was not made
-// from the image has it. Its mode and owner stay.
+// from the image has it. Its mode and owner stay. Where there was none before
+// the first generation, there is none again.
 func (s *Store) switchFile(n int) error {
-	if !s.Plain() || n == 0 {
+	if !s.Plain() {
+		return nil
+	}
+	if n == 0 {
+		if err := os.Remove(s.o.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("leave generation: %w", err)
+		}
 		return nil
 	}
 	t, err := s.Load(n)
