@@ -3,7 +3,7 @@
 # Settings, all optional, by the environment (make deb NAME=value):
 #   VERSION      the version, else the text of image/VERSION
 #   OUT          folder: out/deb
-#   COMPRESSION  of the package: -Zxz; tests take a faster one
+#   COMPRESSION  level of xz, 0 to 9: 6; tests take a faster one
 # One commit and one version give the same bytes, wherever and whenever they are
 # built: times are that of the commit, owners are root, no path of the build is kept.
 # It needs Go and dpkg-deb, no root.
@@ -73,6 +73,6 @@ sed -e "s/@VERSION@/$debian/; s/@SIZE@/$size/" "$here/control/control" >"$root/D
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 deb=$out/${package}_${debian}_amd64.deb
 # One thread: how xz cuts its blocks depends on how many there are.
-dpkg-deb --root-owner-group --threads-max=1 "${COMPRESSION:--Zxz}" --build "$root" "$work/deb" >/dev/null
+dpkg-deb --root-owner-group --threads-max=1 -Zxz "-z${COMPRESSION:-6}" --build "$root" "$work/deb" >/dev/null
 mv "$work/deb" "$deb"
 echo "$deb"
