@@ -103,5 +103,15 @@ model: ## the model of the guard's protocol in all its forms, also those that ta
 	mkdir -p out/bench
 	$(GO) test -v -count=1 -timeout 60m ./test/model -args -long -figures $(CURDIR)/out/bench/model.json
 
+.PHONY: deb deb-test
+
+deb: ## the package for Debian 12, 13 and Ubuntu, in out/deb (VERSION=1.2.0)
+	sh test/install.sh go
+	image/deb/build.sh
+
+deb-test: ## install, upgrade, remove and purge it in fresh roots of bookworm and trixie with systemd and the daemons at work; build it twice
+	sh test/install.sh test
+	$(GO) test -v -count=1 -timeout 40m -run '^(TestInstallFresh|TestBuildAfresh)$$' ./image/deb -args -roots bookworm,trixie -cache $(CURDIR)/out/cache/deb
+
 clean: ## remove out
 	rm -rf out

@@ -24,6 +24,7 @@ type box struct {
 	pid   int
 	lower string // the root below, which stays as it is
 	upper string // what has been changed
+	pkgs  string // /pkgs of the box
 	// runs says that systemd runs in it.
 	runs bool
 }
@@ -33,7 +34,7 @@ type box struct {
 func newBox(t *testing.T, lower string, boot bool) *box {
 	t.Helper()
 	work := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(work, "upper"), 0o755))
+	must(t, os.Mkdir(filepath.Join(work, "pkgs"), 0o755))
 	first := []string{"sleep", "infinity"}
 	if boot {
 		first = []string{"/lib/systemd/systemd", "--unit=multi-user.target"}
@@ -68,7 +69,7 @@ func newBox(t *testing.T, lower string, boot bool) *box {
 			t.Logf("the box said:\n%s", out.String())
 		}
 	})
-	b := &box{pid: cmd.Process.Pid, lower: lower, upper: filepath.Join(work, "upper"), runs: boot}
+	b := &box{pid: cmd.Process.Pid, lower: lower, upper: filepath.Join(work, "upper"), pkgs: filepath.Join(work, "pkgs"), runs: boot}
 	poll(t, "the box is up", func() error {
 		select {
 		case <-done:
@@ -163,16 +164,17 @@ func (b *box) sh(t *testing.T, line string) string {
 // put writes a file of the box.
 func (b *box) put(t *testing.T, path, text string) {
 	t.Helper()
-	name := filepath.Join(b.upper, "pkgs", "put")
+	name := filepath.Join(b.pkgs, "put")
 	must(t, os.WriteFile(name, []byte(text), 0o600))
 	b.run(t, "cp", "/pkgs/put", path)
 }
 
-// apt has apt-get install, remove or purge, without a network.
+// apt has apt-get install, remove or purge, without a network and without waiting
+// for the disk at each file.
 func (b *box) apt(t *testing.T, args ...string) string {
 	t.Helper()
 	return b.run(t, append([]string{"apt-get", "-y", "--no-install-recommends", "--allow-downgrades",
-		"-o", "Dpkg::Use-Pty=0", "-o", "Dir::Etc::sourcelist=/dev/null", "-o", "Dir::Etc::sourceparts=/dev/null"}, args...)...)
+		"-o", "Dpkg::Use-Pty=0", "-o", "Dpkg::Options::=--force-unsafe-io", "-o", "Dir::Etc::sourcelist=/dev/null", "-o", "Dir::Etc::sourceparts=/dev/null"}, args...)...)
 }
 
 func must(t *testing.T, err error) {

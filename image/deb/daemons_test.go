@@ -69,7 +69,10 @@ func (b *box) active(t *testing.T) {
 				return fmt.Errorf("%w\n%s", err, out)
 			}
 		}
-		_, err := b.try("edgectl", "status")
+		out, err := b.try("edgectl", "status")
+		if err == nil && strings.Contains(out, "does not answer") {
+			err = fmt.Errorf("a daemon does not reach another:\n%s", out)
+		}
 		return err
 	})
 }
@@ -146,6 +149,16 @@ func (b *box) comesBack(t *testing.T, out string) {
 		return
 	}
 	b.active(t)
+	b.run(t, "nft", "add", "table", "inet", "edge_host") // as edge-firewall does
+	for what, line := range map[string]string{
+		"the VIP": "ip addr show dev lo | grep 198.51.100.10/32", "the blackhole": "ip route show proto 77 | grep 198.51.100.0/24",
+		"the program": "ls /sys/fs/bpf/edge/v2", "the table": "nft list table inet catchment",
+	} {
+		poll(t, what+" is there before the purge", func() error {
+			_, err := b.try("bash", "-euo", "pipefail", "-c", line)
+			return err
+		})
+	}
 	if strings.Contains(out, "restarted") {
 		t.Errorf("an installation is taken for an upgrade:\n%s", out)
 	}

@@ -53,9 +53,11 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// TestPackage is what can be seen of the package without installing it.
+// TestPackage looks at the package, and installs it into a copy of this machine's
+// root in which no systemd runs, as in a chroot.
 func TestPackage(t *testing.T) {
-	deb := build(t, "1.2.0-rc1")
+	deb := build(t, oldVersion)
+	debs := map[string]string{"old": deb, "new": build(t, newVersion)}
 	if want := "catchment-edge_1.2.0~rc1_amd64.deb"; filepath.Base(deb) != want {
 		t.Errorf("the package is %s, want %s", filepath.Base(deb), want)
 	}
@@ -63,7 +65,7 @@ func TestPackage(t *testing.T) {
 	tool(t, "dpkg-deb", "-x", deb, dir)
 
 	t.Run("the same bytes", func(t *testing.T) {
-		other := build(t, "1.2.0-rc1", "TZ=Pacific/Auckland", "LC_ALL=C", "TMPDIR="+t.TempDir(), "GOMAXPROCS=1")
+		other := build(t, oldVersion, "TZ=Pacific/Auckland", "LC_ALL=C", "TMPDIR="+t.TempDir(), "GOMAXPROCS=1")
 		one, err := os.ReadFile(deb)
 		must(t, err)
 		two, err := os.ReadFile(other)
@@ -97,6 +99,34 @@ func TestPackage(t *testing.T) {
 	})
 	t.Run("pages", func(t *testing.T) { checkPages(t, dir) })
 	t.Run("units", func(t *testing.T) { checkUnits(t, dir) })
+	t.Run("needrestart", func(t *testing.T) {
+		out := tool(t, "perl", "-e", `our %nrconf; do $ARGV[0] or die $@ || $!; for my $u (@ARGV[1..$#ARGV]) { print $u, "\n" if grep { $u =~ $_ } keys %{$nrconf{override_rc}} }`,
+			filepath.Join(dir, "etc/needrestart/conf.d/catchment-edge.conf"), "edgebgp.service", "edgeproxy.service", "edged.service", "nginx.service")
+		if out != "edgebgp.service\nedgeproxy.service\n" {
+			t.Errorf("needrestart keeps its hands off\n%s", out)
+		}
+	})
+	t.Run("install", func(t *testing.T) { life(t, newBox(t, "/", false), debs) })
+	t.Run("users by hand", func(t *testing.T) { usersByHand(t, newBox(t, "/", false), debs) })
+}
+
+// TestBuildAfresh builds a copy of the tree in another folder without anything
+// that an earlier build has left. It takes minutes, so only with -roots.
+func TestBuildAfresh(t *testing.T) {
+	if *roots == "" {
+		return
+	}
+	here := build(t, newVersion)
+	dir := t.TempDir()
+	tool(t, "bash", "-euo", "pipefail", "-c", `cd ../..; { git ls-files -z --cached --others --exclude-standard; find .git -type f -print0; } |
+		tar --null --ignore-failed-read -cf - -T - | tar -xf - -C "$0"`, dir)
+	cmd := exec.Command(filepath.Join(dir, "image/deb/build.sh"))
+	cmd.Env = append(os.Environ(), "VERSION="+newVersion, "OUT="+filepath.Join(dir, "elsewhere"), "COMPRESSION=0", "GOCACHE="+t.TempDir())
+	out, err := cmd.Output()
+	must(t, err)
+	if d, err := exec.Command("cmp", here, strings.TrimSpace(string(out))).CombinedOutput(); err != nil {
+		t.Errorf("a build elsewhere is another: %s", d)
+	}
 }
 
 func checkPages(t *testing.T, dir string) {

@@ -9,6 +9,8 @@ mount --make-rprivate /
 m=$work/root
 mkdir -p "$work"/{upper,work,root}
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=$work/upper,workdir=$work/work" "$m"
+mkdir -p "$m/pkgs" # not through the upper side: an overlay is not written to behind its back
+mount --bind "$work/pkgs" "$m/pkgs"
 mount -t proc proc "$m/proc"
 # The settings of the machine stay its own; those of the network are the box's.
 mount --bind "$m/proc/sys" "$m/proc/sys"
