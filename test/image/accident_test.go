@@ -1,0 +1,339 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/catchment-dev/edge/test/vm"
+)
+
+// espName is the partition of the boot loader, espOf that of a disk that is not in use.
+const espName = "edge-esp"
+
+func espOf(s vm.Spec) vm.FAT { return vm.FAT{Disk: s.Disk, Partition: espName} }
+
+// powerCuts cuts the power at random moments of an update. The version that ran has to
+// boot, unless the update was over; after some of them the box comes up whole, and the
+// same command ends what was begun.
+func powerCuts(ctx context.Context, t *testing.T, l *lane) error {
+	s := *seed
+	if s == 0 {
+		s = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", s)
+	random := rand.New(rand.NewPCG(s, 0))
+	whole, err := l.stageWhole(ctx)
+	if err != nil {
+		return err
+	}
+	t.Logf("an update that is not disturbed is staged in %.1f s", whole.Seconds())
+	for i := range *kills {
+		after := time.Duration(random.Int64N(int64(whole)))
+		// Two of them are followed to the end, which takes a whole boot.
+		if err := l.cutPower(ctx, t, after, i == 0 || i == *kills/2); err != nil {
+			return fmt.Errorf("cut %d, after %.2f s (seed %d): %w", i+1, after.Seconds(), s, err)
+		}
+	}
+	return nil
+}
+
+// stage is what the power is cut during.
+func stage() string { return "edgectl upgrade --stage-only --tries 1 " + from(goodVersion) }
+
+func (l *lane) stageWhole(ctx context.Context) (took time.Duration, err error) {
+	return took, l.withBox(ctx, func(b *box) error {
+		if err := b.mountPayloads(ctx); err != nil {
+			return err
+		}
+		start := time.Now()
+		_, err := b.runs(ctx, stage())
+		took = time.Since(start)
+		return err
+	})
+}
+
+func (l *lane) cutPower(ctx context.Context, t *testing.T, after time.Duration, toTheEnd bool) error {
+	return l.withBox(ctx, func(b *box) error {
+		if err := b.mountPayloads(ctx); err != nil {
+			return err
+		}
+		staged := make(chan error, 1)
+		go func() {
+			_, err := b.runs(ctx, stage())
+			staged <- err
+		}()
+		over := false
+		select {
+		case err := <-staged:
+			if err != nil {
+				return err
+			}
+			over = true
+		case <-time.After(after):
+		}
+		b.Kill()
+		if !over {
+			<-staged
+		}
+		ukis, err := espOf(b.spec).List(ctx, "EFI/Linux")
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(ukis, "edge_"+l.version+".efi") {
+			return fmt.Errorf("the UKI of the version that ran is gone: %q", ukis)
+		}
+		next, err := l.again(ctx, b.spec)
+		if err != nil {
+			return err
+		}
+		defer next.end()
+		version, slot, _, err := next.boots(ctx, 0)
+		if err != nil {
+			return err
+		}
+		t.Logf("cut after %5.2f s: the ESP has %s; version %s of slot %s boots", after.Seconds(), strings.Join(ukis, ", "), version, slot)
+		if version == goodVersion && slot == "b" && slices.Contains(ukis, "edge_"+goodVersion+"+1-0.efi") {
+			return nil // its last sector was written: the update was over, but for its word
+		}
+		if over || version != l.version || slot != "a" {
+			return fmt.Errorf("version %s of slot %s boots", version, slot)
+		}
+		if !toTheEnd {
+			return nil
+		}
+		return next.completes(ctx, t)
+	})
+}
+
+// completes waits until the box is up after a power cut, and runs the update again.
+func (b *box) completes(ctx context.Context, t *testing.T) error {
+	ctx, cancel := within(ctx, bootLimit)
+	defer cancel()
+	if err := errors.Join(b.announced(ctx), b.guest.await(ctx)); err != nil {
+		return err
+	}
+	if err := b.mountPayloads(ctx); err != nil {
+		return err
+	}
+	if _, err := b.runs(ctx, stage()); err != nil {
+		return fmt.Errorf("run the update again: %w", err)
+	}
+	mark := b.Console.Mark()
+	if err := b.sync(ctx); err != nil {
+		return err
+	}
+	if err := b.Reset(ctx); err != nil {
+		return err
+	}
+	_, err := b.mustBoot(ctx, mark, goodVersion, "b")
+	t.Logf("the same command has completed it: %s boots", goodVersion)
+	return err
+}
+
+// tamperedRoot changes the root of a version that is staged: the kernel has to notice,
+// and the box to come back.
+func tamperedRoot(ctx context.Context, t *testing.T, l *lane) error {
+	return l.withBox(ctx, func(b *box) error {
+		if err := b.mountPayloads(ctx); err != nil {
+			return err
+		}
+		if _, err := b.runs(ctx, stage()); err != nil {
+			return err
+		}
+		if err := b.sync(ctx); err != nil {
+			return err
+		}
+		b.Kill()
+		// Behind the superblock, which alone is read before systemd starts.
+		if err := vm.Spoil(b.spec.Disk, "edge-root-b", 4<<20, 64<<20); err != nil {
+			return err
+		}
+		next, err := l.again(ctx, b.spec)
+		if err != nil {
+			return err
+		}
+		defer next.end()
+		ctx, cancel := within(ctx, firmLimit)
+		defer cancel()
+		_, mark, err := next.Console.Await(ctx, 0, regexp.MustCompile(`Kernel panic`))
+		if err != nil {
+			return err
+		}
+		if _, err := next.mustBoot(ctx, mark, l.version, "a"); err != nil {
+			return err
+		}
+		t.Logf("the tampered root panics, and %s boots", l.version)
+		return nil
+	})
+}
+
+// clockAhead starts the box with a battery that has run wild.
+func clockAhead(ctx context.Context, t *testing.T, l *lane) error {
+	ctx, cancel := within(ctx, bootLimit)
+	defer cancel()
+	if err := l.gone(ctx); err != nil {
+		return err
+	}
+	spec, err := l.machine(ctx, l.well.spec.Disk, l.well.spec.Vars)
+	if err != nil {
+		return err
+	}
+	spec.CPUs, spec.Clock = 1, time.Now().AddDate(10, 0, 0)
+	b, err := l.start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	defer b.end()
+	if _, err := b.mustBoot(ctx, 0, l.version, "a"); err != nil {
+		return err
+	}
+	if err := errors.Join(b.announced(ctx), b.guest.await(ctx)); err != nil {
+		return err
+	}
+	year, err := b.runs(ctx, "date +%Y")
+	if err != nil || year != fmt.Sprint(spec.Clock.Year()) {
+		return fmt.Errorf("the box has the year %q, %w", year, err)
+	}
+	_, err = b.holds(ctx, "cat /run/edge-image/metrics.prom", regexp.MustCompile(`(?m)^edge_boot_good 1$`))
+	return err
+}
+
+// The rescue state, as the manual has it.
+const (
+	rescueAddr     = "169.254.77.1"
+	rescuePassword = "a password for the serial line"
+)
+
+// rescue is a new box whose configuration is wrong: it can be reached by ssh at the
+// rescue address and by the serial line, shows what is wrong, and announces nothing.
+func rescue(ctx context.Context, t *testing.T, l *lane) error {
+	ctx, cancel := within(ctx, bootLimit)
+	defer cancel()
+	tree, err := l.tree()
+	if err != nil {
+		return err
+	}
+	tree["edge.yaml"] = strings.Replace(tree["edge.yaml"], "lease: 5s", "lease: 5s\n    no_such_key: 1", 1)
+	if tree["password"], err = hashOf(ctx, rescuePassword); err != nil {
+		return err
+	}
+	cd := filepath.Join(l.Dir(), "wrong.iso")
+	if err := vm.Volume(ctx, cd, vm.KindISO, "EDGECFG", tree); err != nil {
+		return err
+	}
+	spec, err := l.install(ctx, l.built.raw)
+	if err != nil {
+		return err
+	}
+	spec.Volumes = []string{cd}
+	b, err := l.start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	defer b.end()
+	if _, _, err := b.Console.Await(ctx, 0, regexp.MustCompile(`no_such_key`)); err != nil {
+		return err
+	}
+	if err := b.rescuedBySSH(ctx); err != nil {
+		return err
+	}
+	if err := b.rescuedBySerial(ctx); err != nil {
+		return err
+	}
+	if s, ok := pathOf(l.Routers[routerName]); !ok || s != pathGone {
+		return fmt.Errorf("the router has the path: %q, %v", s, ok)
+	}
+	t.Log("reached by ssh at " + rescueAddr + " and by the serial line")
+	return nil
+}
+
+func (b *box) rescuedBySSH(ctx context.Context) error {
+	if err := addRescueNet(b.host()); err != nil {
+		return err
+	}
+	g := b.guest.at(rescueAddr)
+	if err := g.await(ctx); err != nil {
+		return err
+	}
+	defer g.forget(ctx)
+	out, err := g.run(ctx, "cat /run/edge-setup/result.json; systemctl is-active edged edgebgp edgeproxy")
+	if !strings.Contains(out, `"rescue"`) || !strings.Contains(out, "no_such_key") || !strings.HasSuffix(out, "inactive\ninactive\ninactive") {
+		return fmt.Errorf("in the rescue state the box says %q, %w", out, err)
+	}
+	return nil
+}
+
+func (b *box) rescuedBySerial(ctx context.Context) error {
+	for _, step := range []struct{ keys, answer string }{
+		{"\r", `login:`}, {"root\r", `Password:`}, {rescuePassword + "\r", `# $`}, {"echo it is $((6*7))\r", `(?m)^it is 42$`},
+	} {
+		mark := b.Console.Mark()
+		if err := b.Type(step.keys); err != nil {
+			return err
+		}
+		if _, _, err := b.Console.Await(ctx, mark, regexp.MustCompile(step.answer)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// secureBoot has the firmware take the keys from the image: what was signed boots, and
+// what was changed after that does not.
+func secureBoot(ctx context.Context, t *testing.T, l *lane) error {
+	ctx, cancel := within(ctx, bootLimit)
+	defer cancel()
+	spec, err := l.install(ctx, l.built.raw)
+	if err != nil {
+		return err
+	}
+	spec.SecureBoot = true
+	b, err := l.start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	defer b.end()
+	if _, err := b.mustBoot(ctx, 0, l.version, "a"); err != nil {
+		return err
+	}
+	if b.Resets() == 0 {
+		return errors.New("the machine boots without a reset: the keys were not enrolled")
+	}
+	b.Kill()
+	uki := "EFI/Linux/edge_" + l.version + ".efi"
+	if err := changeUKI(ctx, b.spec, uki); err != nil {
+		return err
+	}
+	changed, err := l.startSecure(ctx, b.spec)
+	if err != nil {
+		return err
+	}
+	defer changed.end()
+	refused := regexp.MustCompile(`(?i)security violation|access denied|security policy|verification failed`)
+	m, _, err := changed.Console.Await(ctx, 0, regexp.MustCompile(refused.String()+"|"+verified.String()))
+	if err != nil {
+		return err
+	}
+	if !refused.MatchString(m[0]) {
+		return fmt.Errorf("a UKI that was changed boots: %q", m[0])
+	}
+	t.Logf("with keys, what is signed boots; what was changed gets %q", m[0])
+	return nil
+}
+
+func (s *site) startSecure(ctx context.Context, of vm.Spec) (*box, error) {
+	spec, err := s.machine(ctx, of.Disk, of.Vars)
+	if err != nil {
+		return nil, err
+	}
+	spec.CPUs, spec.SecureBoot = 1, true
+	return s.start(ctx, spec)
+}

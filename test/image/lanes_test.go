@@ -1,0 +1,163 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/catchment-dev/edge/test/lab"
+)
+
+// lane is what one machine after the other goes through. Two lanes run at once: an
+// emulated machine uses one core.
+type lane struct {
+	*site
+	built    built
+	payloads *payloads
+	server   *server
+	report   *report
+	// version is what the image has.
+	version string
+	// well is the box that announces, from which most parts go on; nil before it does.
+	well *healthy
+}
+
+// part is one thing that happens to a machine.
+type part struct {
+	name string
+	run  func(context.Context, *testing.T, *lane) error
+	// first says that all the rest makes no sense without it.
+	first bool
+}
+
+// updates are what is done on purpose, accidents are not.
+func updates() []part {
+	return []part{
+		{"a new box with a FAT volume comes up and announces", firstBoot, true},
+		{"it reboots: permit, drain, withdrawal, and it is the same box", rebootBox, true},
+		{"an update under traffic", updateUnderTraffic, false},
+		{"an update that panics", breaks(faults()[0]), false},
+		{"an update whose edged crashes", breaks(faults()[1]), false},
+		{"an update that cannot read the configuration", breaks(faults()[2]), false},
+		{"an update without BGP", breaks(faults()[3]), false},
+	}
+}
+
+func accidents() []part {
+	return []part{
+		{"a new box with a configuration in SMBIOS comes up and announces", firstBootSMBIOS, true},
+		{"a full disk", fullDisk, false},
+		{"signatures and sums that are wrong", wrongSignatures, false},
+		{"the power fails during an update", powerCuts, false},
+		{"a root that was tampered with", tamperedRoot, false},
+		{"poweroff: permit, drain, withdrawal", powerOff, false},
+		{"the clock is 10 years ahead", clockAhead, false},
+		{"a wrong configuration: the rescue state", rescue, false},
+		{"Secure Boot", secureBoot, false},
+	}
+}
+
+// TestImage is all of it.
+func TestImage(t *testing.T) {
+	b := findBuilt(t)
+	dir, bin := t.TempDir(), t.TempDir()
+	var p *payloads
+	g, ctx := errgroup.WithContext(t.Context())
+	g.Go(func() error { return lab.Build(ctx, bin, false) })
+	g.Go(func() (err error) {
+		start := time.Now()
+		p, err = newPayloads(ctx, b, dir)
+		t.Logf("%d more versions of the image were made in %.0f s", len(faults())+1, time.Since(start).Seconds())
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	measured := &report{}
+	t.Run("lanes", func(t *testing.T) {
+		for name, parts := range map[string][]part{"updates": updates(), "accidents": accidents()} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				l := newLane(t, b, p, bin)
+				l.report = measured
+				l.runs(t, parts)
+			})
+		}
+	})
+	if err := measured.write(b); err != nil {
+		t.Error(err)
+	}
+}
+
+func newLane(t *testing.T, b built, p *payloads, bin string) *lane {
+	t.Helper()
+	l := &lane{site: newSite(t.Context(), t, bin), built: b, payloads: p, version: b.version}
+	var err error
+	if l.server, err = p.serve(l.host(), gateway, l.Dir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.server.close() })
+	return l
+}
+
+// runs goes through parts. One that fails leaves nothing that the next could mind,
+// since each has a machine of its own.
+func (l *lane) runs(t *testing.T, parts []part) {
+	for _, p := range parts {
+		start := time.Now()
+		ok := t.Run(p.name, func(t *testing.T) {
+			if err := p.run(t.Context(), t, l); err != nil {
+				t.Errorf("%v\n%s", err, l.Logs(15))
+			}
+		})
+		t.Logf("%4.0f s  %s", time.Since(start).Seconds(), p.name)
+		if !ok && p.first {
+			return
+		}
+	}
+}
+
+// gateway is the router as the machine sees it.
+const gateway = "10.1.0.1"
+
+// tree is the configuration, with the certificate of the server of updates.
+func (l *lane) tree() (map[string]string, error) {
+	tree, err := l.configuration()
+	if err != nil {
+		return nil, err
+	}
+	cert, err := os.ReadFile(l.server.cert)
+	tree["secrets/updates.crt"] = string(cert)
+	return tree, err
+}
+
+// overHTTPS is what makes edgectl upgrade fetch a version from the server.
+func (l *lane) overHTTPS(version string) string {
+	return fmt.Sprintf("--ca /etc/edge/secrets/updates.crt %s/%s", l.server.url, version)
+}
+
+// from is what makes edgectl upgrade take a version from the volume.
+func from(version string) string { return payloadDir + "/" + version }
+
+// withBox resumes the box that announces, runs f, and ends it.
+func (l *lane) withBox(ctx context.Context, f func(*box) error) error {
+	if l.well == nil {
+		return errors.New("there is no box that announces")
+	}
+	start := time.Now()
+	b, err := l.resume(ctx, l.well)
+	if err != nil {
+		return err
+	}
+	defer b.end()
+	l.t.Logf("a box that announces is there after %.1f s", time.Since(start).Seconds())
+	if err := f(b); err != nil {
+		return fmt.Errorf("%w\nthe console ends with:\n%s", err, b.Console.Tail(40))
+	}
+	return nil
+}
