@@ -1,0 +1,78 @@
+package image
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The tests of this file need no image: make test runs them by their name.
+
+func TestShortPath(t *testing.T) {
+	table := func(community string) string {
+		return "BIRD 2.0.12 ready.\nTable master4:\n198.51.100.0/24      unicast [box-a1 12:00:00.000] * (100) [AS64512i]\n" +
+			"\tvia 10.1.0.2 on a1\n\tType: BGP univ\n\tBGP.origin: IGP\n\tBGP.as_path: 64512\n" + community
+	}
+	for _, c := range []struct {
+		what, out string
+		err       error
+		want      pathState
+		ok        bool
+	}{
+		{"a path", table(""), nil, pathFull, true},
+		{"with another community", table("\tBGP.community: (64512,1)\n"), nil, pathFull, true},
+		{"nobody prefers it", table("\tBGP.community: (64512,1) (65535,0)\n"), nil, pathLast, true},
+		{"none", "Network not found\n", errors.New("exit status 1"), pathGone, true},
+		{"BIRD does not answer", "", errors.New("exit status 1"), "", false},
+		{"an answer that is cut", "BIRD 2.0.12 ready.\n", nil, "", false},
+	} {
+		if got, ok := parsePath(c.out, c.err); got != c.want || ok != c.ok {
+			t.Errorf("%s: %q, %v, want %q, %v", c.what, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func TestShortConfig(t *testing.T) {
+	in := `node:
+  name: a1
+  key_file: /tmp/lab/secrets/node-a1.key
+  run_dir: /tmp/lab/a1/run
+  state_dir: /tmp/lab/a1/state
+  bpf_dir: /tmp/lab/a1/bpf/edge
+  drain_file: /tmp/lab/a1/drain
+  forwarder:
+    interfaces: [eth0]
+fleet:
+  proxy:
+    access_log: /tmp/lab/a1/access.log
+      - {name: proxy, kind: process, pid_file: /tmp/lab/a1/run/edgeproxy.pid}
+`
+	want := `node:
+  name: a1
+  key_file: /etc/edge/secrets/node-a1.key
+  forwarder:
+    interfaces: [enp0s5]
+fleet:
+  proxy:
+      - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid}
+`
+	if got := imageConfig(in, "/tmp/lab"); got != want {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// TestShortPatterns: what the scenarios wait for is what is written.
+func TestShortPatterns(t *testing.T) {
+	for _, c := range []struct {
+		re         *regexp.Regexp
+		text, want string
+	}{
+		{verified, "[    2.1] edge-initrd: version 1.2.0-rc1 slot b verified\n", "1.2.0-rc1 b"},
+		{exposureOf, "→ Overall exposure level for edgeproxy.service: 1.9 OK :-)", "edgeproxy 1.9"},
+	} {
+		if m := c.re.FindStringSubmatch(c.text); m == nil || strings.Join(m[1:], " ") != c.want {
+			t.Errorf("%q gives %q of %q, want %q", c.re, m, c.text, c.want)
+		}
+	}
+}
