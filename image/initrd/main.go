@@ -16,8 +16,11 @@
 // Process: 1, before systemd.
 //
 // Files it leaves in /run/edge-initrd: slot ("a" or "b"), version, and notes, a
-// key and a value a line: disk, gpt, var. edge.var=volatile says that /var is in
-// memory.
+// key and a value a line: edge.disk (its device), edge.gpt (grown, repaired, not
+// grown, not written, read-only), edge.var (formatted, repaired, volatile),
+// edge.machine-id (new). What is as it was has no line; the last line of a key
+// counts. edge.var=volatile says that /var is in memory. In
+// /run/credentials/@initrd it leaves the credentials edge.* of the ESP.
 package main
 
 import (
@@ -83,6 +86,7 @@ func boot(c *console) error {
 	if err := moveKernelMounts(); err != nil {
 		return err
 	}
+	passCredentials(c, stubCredentials(), newRoot+handedOn)
 	prepareVar(c, onVar, varErr, n)
 	if err := leaveIdentity(c, n); err != nil {
 		return err
@@ -139,6 +143,7 @@ func waitForRoot(c *console, d *drivers, root rootHash) (found, error) {
 func switchRoot() error {
 	// What is not removed is memory that nobody gets back.
 	_ = os.RemoveAll("/modules")
+	_ = os.RemoveAll("/.extra")
 	_ = os.Remove("/init")
 	if err := os.Chdir(newRoot); err != nil {
 		return fmt.Errorf("enter root: %w", err)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -47,10 +49,9 @@ func prepareDisk(c *console, f found, n *notes) error {
 		c.say(notice, "partition table of %s: %s", f.disk.name, wasDone(table))
 		table = grown
 	}
-	for _, s := range steps(kernelPartitions(f.disk.name), table) {
+	for _, s := range steps(settledPartitions(f.disk.name), table) {
 		if err := s.do(d); err != nil {
-			// The root can't be among them where that matters: it is looked
-			// for next, and said if it is missing.
+			// If it is one of the root's, the boot ends where it is looked for.
 			c.say(warn, "partition %d of %s: %v", s.number, f.disk.name, err)
 		}
 	}
@@ -70,6 +71,25 @@ type partition struct {
 	device        string // MAJOR:MINOR
 	number        int
 	start, length int64
+}
+
+// settledPartitions waits until the kernel has the partitions of a disk. It
+// shows the disk before it has read the table, and what is done to the
+// partitions meanwhile is undone or refused. Of a table that it can't read it
+// never has any: so the wait is short.
+func settledPartitions(disk string) (out []partition) {
+	const least, most = 3, time.Second // looks that agree, and how long
+	same := 0
+	for start := time.Now(); same < least && time.Since(start) < most; time.Sleep(firstPause) {
+		now := kernelPartitions(disk)
+		if len(now) > 0 && slices.Equal(now, out) {
+			same++
+		} else {
+			same = 0
+		}
+		out = now
+	}
+	return out
 }
 
 // kernelPartitions are those that the kernel has of a disk.

@@ -30,7 +30,11 @@ func life(t *testing.T, p parts, cmdline string) {
 	first := m.boot(t, p.initrd)
 	want(t, first, "edge-initrd: version 1.2.0 slot a verified", "init: done", "init: slot a", "init: version 1.2.0",
 		"init: note edge.disk=/dev/vda", "init: note edge.gpt=grown", "init: note edge.var=formatted", "init: boots 1",
-		"init: mount /dev/dm-0 / erofs ro", "/var ext4 rw,nosuid,nodev", "init: mapper ../dm-0")
+		"init: mount /dev/dm-0 / erofs ro", "/var ext4 rw,nosuid,nodev", "init: mapper ../dm-0",
+		"init: credential /run/credentials/@initrd/edge.yaml from the ESP")
+	if strings.Contains(first, "init: credential /run/credentials/@initrd/passwd") {
+		t.Error("a credential that is not ours was handed on")
+	}
 	id := value(t, first, "machine-id")
 	if len(id) != 32 {
 		t.Errorf("the machine id is %q", id)

@@ -1,6 +1,7 @@
 package initrd_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,12 +12,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/catchment-dev/edge/image/cpio"
 	"github.com/catchment-dev/edge/image/gpt"
 )
 
 // parts is what a disk of the tests is put together from.
 type parts struct {
-	initrd       string // cpio.zst
+	initrd       string // cpio.zst, and what the stub of a UKI puts behind it
 	root, hashes string // files
 	hash         string // the root hash
 	needle       []byte // bytes of a file of the root that init reads
@@ -35,6 +37,7 @@ echo "init: var $(df -m /var | awk 'END {print $2}') MiB"
 grep -E ' / | /var | /run | /dev | /sys | /proc ' /proc/mounts | sed 's/^/init: mount /'
 echo "init: memory $(ls / | tr '\n' ' ')"
 echo "init: mapper $(readlink /dev/mapper/root)"
+for f in /run/credentials/@initrd/*; do echo "init: credential $f $(cat "$f")"; done
 sync
 cat /needle >/dev/null
 echo "init: done"
@@ -54,6 +57,8 @@ func build(t *testing.T) parts {
 	}
 	run(t, "", "go", "run", "../../../image/initrd/pack", "-init", program, "-modules", only(t, installed+"/lib/modules/*"), "-out", p.initrd)
 
+	likeStub(t, p.initrd)
+
 	tree := filepath.Join(dir, "tree")
 	p.needle = make([]byte, 64<<10)
 	rand.NewChaCha8([32]byte{1}).Read(p.needle)
@@ -62,6 +67,27 @@ func build(t *testing.T) parts {
 	out := run(t, "", "veritysetup", "format", "--salt", strings.Repeat("ab", 32), p.root, p.hashes)
 	p.hash = regexp.MustCompile(`Root hash:\s+([0-9a-f]{64})`).FindStringSubmatch(out)[1]
 	return p
+}
+
+// likeStub appends credentials as systemd-stub does.
+func likeStub(t *testing.T, initrd string) {
+	t.Helper()
+	b, err := os.ReadFile(initrd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := bytes.NewBuffer(append(b, make([]byte, -len(b)&3)...))
+	w := cpio.NewWriter(out)
+	err = errors.Join(
+		w.File(".extra/global_credentials/edge.yaml.cred", 0o400, []byte("from the ESP")),
+		w.File(".extra/global_credentials/passwd.plaintext-password.root.cred", 0o400, []byte("evil")),
+		w.Close())
+	if err == nil {
+		err = os.WriteFile(initrd, out.Bytes(), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func rootTree(t *testing.T, tree string, needle []byte) {
