@@ -367,6 +367,7 @@ func TestConfigGuard(t *testing.T) {
 					}()
 				}
 				text, err := cs.guard(t.Context())
+				synctest.Wait() // for what was done meanwhile
 				if err != nil || !strings.Contains(text, c.want) || time.Since(start).Truncate(time.Second) != c.when {
 					t.Errorf("after %s: %s%v; want %q after %s", time.Since(start), text, err, c.want, c.when)
 				}
