@@ -14,6 +14,7 @@ for tree in host appliance; do
 done
 mkdir -p "$extra/usr/bin" "$extra/usr/lib/edge/update-keys"
 # For mkosi.finalize, which sees this folder alone.
+mv "$work/mkosi/mkosi.profiles/$profile/modules.txt" "$work/mkosi/modules-$profile.txt"
 [ ! -e "$work/bin/pack" ] || cp "$work/bin/initrd" "$work/bin/pack" "$work/mkosi/"
 find "$work/mkosi" -type d -exec chmod 0755 {} +
 find "$work/mkosi" -type f -perm /100 -exec chmod 0755 {} +
