@@ -23,8 +23,8 @@ export OUT CACHE VERSION
 fail() { echo "image: $*" >&2; exit 1; }
 case $profile in cloud | metal) ;; *) fail "no profile $profile: cloud or metal" ;; esac
 case ${INITRD:=ours} in ours | mkosi) ;; *) fail "no initrd $INITRD: ours or mkosi" ;; esac
-[[ $VERSION =~ ^[0-9]+(\.[0-9]+)*(-[a-z0-9.]+)?$ ]] ||
-	fail "version \"$VERSION\": digits and dots, and a -suffix if need be, as 1.2.0 or 1.2.0-rc1"
+[[ $VERSION =~ ^[0-9]+(\.[0-9]+)*(~[0-9A-Za-z]+)?$ ]] ||
+	fail "version \"$VERSION\": digits and dots, as 1.2.0; 1.2.0~rc1 is what comes before it"
 [ "$(id -u)" = 0 ] || fail "it mounts and makes namespaces: run it as root"
 if [ "${IMAGE_UNSHARED:-}" != yes ]; then
 	IMAGE_UNSHARED=yes exec unshare --mount --propagation private "$0" "$@"

@@ -17,7 +17,7 @@ mv "$work/out/edge.manifest" "$result/$name.manifest"
 tools qemu-img convert -f raw -O qcow2 -c -o compression_type=zstd "/build/result/$name.raw" "/build/result/$name.qcow2"
 tools /build/bin/publish payload -version "$VERSION" -profile "$profile" -commit "$commit" -time "$epoch" \
 	-uki /build/out/edge.efi -root /build/out/edge.root.raw -verity /build/out/edge.verity.raw \
-	-key "$sign_key" -out "/build/result/payload_$profile"
+	-key "$sign_key" -cert /build/keys/current.crt -out "/build/result/payload_$profile"
 tools /build/bin/publish sbom -name "$name" -commit "$commit" -time "$epoch" -packages "/build/result/$name.manifest" \
 	-out "/build/result/$name.spdx.json" /build/bin/{edged,edgebgp,edgeproxy,edgectl}
 

@@ -3,8 +3,7 @@
 // Boot, and the list of what is in the image (SPDX). It also looks through the
 // image for what must not be in it: secrets, and what is one box's own.
 //
-// It owns the form of these files as they are written; image/slot owns how they
-// are read. All it writes is a function of its input: no clock, no random numbers
+// It owns how these files are made; image/slot owns the form of the manifest. All it writes is a function of its input: no clock, no random numbers
 // (an ECDSA signature is the exception). It never sees a private key: openssl
 // signs, with a key in a file or in a PKCS#11 token, and zstd packs.
 //
@@ -20,7 +19,7 @@ import (
 	"time"
 )
 
-const usage = `usage: publish payload -version V -profile P -uki FILE -root FILE -verity FILE -key KEY -out DIR [-commit C] [-time UNIX]
+const usage = `usage: publish payload -version V -profile P -uki FILE -root FILE -verity FILE -key KEY -cert FILE -out DIR [-commit C] [-time UNIX]
        publish enrol -key KEY -cert FILE -next FILE -out DIR [-time UNIX]
        publish scan -root DIR -esp DIR
        publish sbom -name NAME -packages FILE -out FILE [-commit C] [-time UNIX] BINARY...

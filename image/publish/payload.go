@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
-	"debug/pe"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -12,44 +11,22 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
-	"time"
 
+	"github.com/catchment-dev/edge/image/slot"
 	"github.com/catchment-dev/edge/image/verity"
 )
 
-// manifest is what image/slot reads as its Manifest.
-type manifest struct {
-	Format   int       `json:"format"`
-	Version  string    `json:"version"`
-	Profile  string    `json:"profile"`
-	Arch     string    `json:"arch"`
-	Commit   string    `json:"commit"`
-	Created  time.Time `json:"created"`
-	RootHash string    `json:"roothash"`
-	Files    []file    `json:"files"`
-}
-
-type file struct {
-	Part         string `json:"part"`
-	Name         string `json:"name"`
-	Size         int64  `json:"size"`
-	SHA256       string `json:"sha256"`
-	PackedSize   int64  `json:"packed_size"`
-	PackedSHA256 string `json:"packed_sha256"`
-}
-
 // payload is what a payload is made from.
 type payload struct {
-	manifest
+	slot.Manifest
 	uki, root, verity string // files; those of the partitions may be longer than what counts
 	key               key
+	certificate       string // PEM; that of the key
 }
 
 func runPayload(args []string, stderr io.Writer) error {
 	set, at := flags("payload", stderr)
-	p := payload{manifest: manifest{Format: 1, Arch: "x86-64"}}
+	p := payload{Manifest: slot.Manifest{Format: slot.ManifestFormat, Arch: "x86-64"}}
 	set.StringVar(&p.Version, "version", "", "the version")
 	set.StringVar(&p.Profile, "profile", "", "cloud or metal")
 	set.StringVar(&p.Commit, "commit", "", "the commit it was built from")
@@ -57,8 +34,12 @@ func runPayload(args []string, stderr io.Writer) error {
 	set.StringVar(&p.root, "root", "", "the partition of the root")
 	set.StringVar(&p.verity, "verity", "", "the partition of its hashes")
 	k := set.String("key", "", "the key that signs")
+	set.StringVar(&p.certificate, "cert", "", "its certificate, PEM")
 	out := set.String("out", "", "the folder of the payload")
-	if err := parse(set, args, "version", "profile", "uki", "root", "verity", "key", "out"); err != nil {
+	if err := parse(set, args, "version", "profile", "uki", "root", "verity", "key", "cert", "out"); err != nil {
+		return err
+	}
+	if err := slot.CheckVersion(p.Version); err != nil {
 		return err
 	}
 	p.key, p.Created = key(*k), stamp(*at)
@@ -76,38 +57,58 @@ func (p *payload) write(dir string) error {
 		return err
 	}
 	p.RootHash = area.Root.String()
-	if err := checkUKI(p.uki, p.Version, p.RootHash); err != nil {
+	if err := checkUKI(p.uki, &p.Manifest); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, part := range []struct {
-		name, from, ending string
-		size               int64 // 0: all of it
+		part         slot.Part
+		from, ending string
+		size         int64 // 0: all of it
 	}{
-		{"verity", p.verity, "verity", hashes},
-		{"root", p.root, "root", area.Bytes()},
-		{"uki", p.uki, "efi", 0},
+		{slot.Verity, p.verity, "verity", hashes},
+		{slot.Root, p.root, "root", area.Bytes()},
+		{slot.Kernel, p.uki, "efi", 0},
 	} {
-		f := file{Part: part.name, Name: fmt.Sprintf("edge_%s.%s.zst", p.Version, part.ending), Size: part.size}
-		if err := f.pack(part.from, dir); err != nil {
-			return fmt.Errorf("pack the %s: %w", part.name, err)
+		f := slot.File{Part: part.part, Name: fmt.Sprintf("edge_%s.%s.zst", p.Version, part.ending), Size: part.size}
+		if err := pack(&f, part.from, dir); err != nil {
+			return fmt.Errorf("pack the %s: %w", part.part, err)
 		}
 		p.Files = append(p.Files, f)
 	}
-	text, err := json.MarshalIndent(p.manifest, "", "  ")
+	return p.sign(dir)
+}
+
+// sign writes the manifest and its signature, if a box would take them.
+func (p *payload) sign(dir string) error {
+	text, err := json.MarshalIndent(p.Manifest, "", "  ")
 	if err != nil {
 		return err
 	}
 	text = append(text, '\n')
+	if _, err := slot.ParseManifest(text); err != nil {
+		return err
+	}
 	signature, err := p.key.sign(text)
 	if err != nil {
 		return err
 	}
+	pem, err := os.ReadFile(p.certificate)
+	if err != nil {
+		return err
+	}
+	trusted, err := slot.ParseTrusted(pem)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.certificate, err)
+	}
+	if _, err := trusted.Verify(text, signature); err != nil {
+		return fmt.Errorf("the certificate %s is not that of the key: %w", p.certificate, err)
+	}
 	return writeAll(map[string][]byte{
-		filepath.Join(dir, "manifest.json"):     text,
-		filepath.Join(dir, "manifest.json.sig"): signature,
+		filepath.Join(dir, slot.ManifestName):  text,
+		filepath.Join(dir, slot.SignatureName): signature,
 	})
 }
 
@@ -133,28 +134,16 @@ func readVerity(name string) (verity.Area, int64, error) {
 	return area, blocks * verity.BlockSize, nil
 }
 
-// checkUKI refuses a UKI whose command line boots another root or calls itself
-// another version: the box would write it and never come up.
-func checkUKI(name, version, roothash string) error {
-	f, err := pe.Open(name)
+// checkUKI refuses a UKI that boots another root or calls itself another version:
+// a box would refuse it too.
+func checkUKI(name string, m *slot.Manifest) error {
+	f, err := os.Open(name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return err
 	}
 	defer func() { _ = f.Close() }()
-	section := f.Section(".cmdline")
-	if section == nil {
-		return fmt.Errorf("%s has no command line: it is no UKI", name)
-	}
-	b, err := section.Data()
-	if err != nil {
+	if err := slot.CheckCommandLine(f, m); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
-	}
-	b = b[:min(uint32(len(b)), section.VirtualSize)]
-	words := strings.Fields(string(bytes.TrimRight(b, "\x00")))
-	for _, want := range []string{"roothash=" + roothash, "edge.version=" + version} {
-		if !slices.Contains(words, want) {
-			return fmt.Errorf("%s: its command line has no %s: %q", name, want, words)
-		}
 	}
 	return nil
 }
@@ -162,7 +151,7 @@ func checkUKI(name, version, roothash string) error {
 // pack compresses the first f.Size bytes of a file (all of it, if that is 0) into
 // the folder, and fills in f. zstd's output does not depend on how many threads it
 // has, only on whether it may have more than one.
-func (f *file) pack(from, dir string) error {
+func pack(f *slot.File, from, dir string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err

@@ -2,14 +2,11 @@ package main
 
 import (
 	"bytes"
-	"crypto"
-	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/asn1"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"encoding/pem"
 	"io"
 	"os"
@@ -19,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/catchment-dev/edge/image/slot"
 )
 
 const when = 1700000000 // 2023-11-14 22:13:20 UTC
@@ -68,9 +67,9 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// uki returns the least of a PE file that has a command line.
+// uki returns a PE file that has a command line and nothing else.
 func uki(cmdline string) []byte {
-	const raw = 0x200
+	const raw = 0x1000 // a box takes none of less than a block
 	b := make([]byte, raw, raw+len(cmdline))
 	copy(b, "MZ")
 	binary.LittleEndian.PutUint32(b[0x3c:], 0x40)
@@ -92,7 +91,7 @@ func built(t *testing.T, version string) (p payload) {
 	t.Helper()
 	dir := t.TempDir()
 	p = payload{
-		manifest: manifest{Format: 1, Version: version, Profile: "cloud", Arch: "x86-64", Commit: "c0ffee", Created: stamp(when)},
+		Manifest: slot.Manifest{Format: 1, Version: version, Profile: "cloud", Arch: "x86-64", Commit: "c0ffee", Created: stamp(when)},
 		uki:      filepath.Join(dir, "edge.efi"), root: filepath.Join(dir, "root"), verity: filepath.Join(dir, "verity"),
 	}
 	data := bytes.Repeat([]byte("the root of a box.\n"), 300*4096/19+1)[:300*4096] // 300 blocks: a tree of two levels
@@ -118,23 +117,16 @@ func TestPayload(t *testing.T) {
 	dir, out := keys(t), t.TempDir()
 	p := built(t, "1.2.0-rc1")
 	args := []string{"payload", "-version", p.Version, "-profile", "cloud", "-commit", "c0ffee", "-time", "1700000000",
-		"-uki", p.uki, "-root", p.root, "-verity", p.verity, "-key", filepath.Join(dir, "current.key")}
+		"-uki", p.uki, "-root", p.root, "-verity", p.verity, "-key", filepath.Join(dir, "current.key"), "-cert", filepath.Join(dir, "current.crt")}
 	if err := run(append(args, "-out", out), io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(out, "manifest.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var m manifest
-	if err := json.Unmarshal(text, &m); err != nil {
-		t.Fatal(err)
-	}
+	m := asABoxDoes(t, out, filepath.Join(dir, "current.crt"))
 	if m.Format != 1 || m.Version != p.Version || m.Profile != "cloud" || m.Arch != "x86-64" || m.RootHash != p.RootHash || m.Created.Unix() != when || len(m.Files) != 3 {
-		t.Errorf("manifest: %s", text)
+		t.Errorf("manifest: %+v", m)
 	}
 	// 300 hashes of 128 in a block: 3 blocks, 1 above them, the superblock.
-	sizes := map[string]int64{"verity": 5 * 4096, "root": 300 * 4096, "uki": int64(len(uki("quiet roothash=" + p.RootHash + " edge.version=1.2.0-rc1\x00")))}
+	sizes := map[slot.Part]int64{slot.Verity: 5 * 4096, slot.Root: 300 * 4096, slot.Kernel: int64(len(uki("quiet roothash=" + p.RootHash + " edge.version=1.2.0-rc1\x00")))}
 	for _, f := range m.Files {
 		packed, err := os.ReadFile(filepath.Join(out, f.Name))
 		if err != nil {
@@ -144,22 +136,12 @@ func TestPayload(t *testing.T) {
 		if int64(len(plain)) != f.Size || f.Size != sizes[f.Part] || hash(plain) != f.SHA256 || int64(len(packed)) != f.PackedSize || hash(packed) != f.PackedSHA256 {
 			t.Errorf("%s: %d bytes, want %d; the manifest: %+v", f.Part, len(plain), sizes[f.Part], f)
 		}
-		if err := os.WriteFile(filepath.Join(out, f.Part), plain, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(out, string(f.Part)), plain, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// What was cut off does not count.
 	command(t, nil, "veritysetup", "verify", filepath.Join(out, "root"), filepath.Join(out, "verity"), m.RootHash)
-
-	signature, err := os.ReadFile(filepath.Join(out, "manifest.json.sig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(text)
-	public := certificate(t, filepath.Join(dir, "current.crt")).PublicKey.(*rsa.PublicKey)
-	if err := rsa.VerifyPKCS1v15(public, crypto.SHA256, sum[:], signature); err != nil {
-		t.Error(err)
-	}
 
 	again := t.TempDir()
 	if err := run(append(args, "-out", again), io.Discard); err != nil {
@@ -174,25 +156,48 @@ func TestPayload(t *testing.T) {
 	}
 }
 
+// asABoxDoes reads the manifest of a payload and checks who signed it.
+func asABoxDoes(t *testing.T, dir, certificate string) *slot.Manifest {
+	t.Helper()
+	from, err := slot.OpenSource(dir, slot.SourceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(certificate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted, err := slot.ParseTrusted(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _, err := slot.FetchManifest(t.Context(), from, trusted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 func hash(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
 func TestPayloadRefused(t *testing.T) {
-	k := key(filepath.Join(keys(t), "current.key"))
+	dir := keys(t)
 	for name, spoil := range map[string]func(*payload) error{
-		"its command line has no edge.version=": func(p *payload) error { p.Version = "1.2.1"; return nil },
-		"its command line has no roothash=": func(p *payload) error {
+		"the UKI is sealed with \"edge.version=1.2.0\"": func(p *payload) error { p.Version = "1.2.1"; return nil },
+		"the UKI is sealed with \"roothash=0000": func(p *payload) error {
 			return os.WriteFile(p.uki, uki("roothash="+strings.Repeat("0", 64)+" edge.version=1.2.0"), 0o600)
 		},
-		"no verity superblock": func(p *payload) error { return os.WriteFile(p.verity, make([]byte, 8192), 0o600) },
-		"want 1228800":         func(p *payload) error { return os.Truncate(p.root, 4096) },
-		"openssl dgst":         func(p *payload) error { p.key += "-gone"; return nil },
-		"no such file":         func(p *payload) error { return os.Remove(p.uki) },
+		"no verity superblock":   func(p *payload) error { return os.WriteFile(p.verity, make([]byte, 8192), 0o600) },
+		"want 1228800":           func(p *payload) error { return os.Truncate(p.root, 4096) },
+		"openssl dgst":           func(p *payload) error { p.key += "-gone"; return nil },
+		"is not that of the key": func(p *payload) error { p.certificate = filepath.Join(dir, "next.crt"); return nil },
+		"no such file":           func(p *payload) error { return os.Remove(p.uki) },
 	} {
 		p, out := built(t, "1.2.0"), t.TempDir()
-		p.key = k
+		p.key, p.certificate = key(filepath.Join(dir, "current.key")), filepath.Join(dir, "current.crt")
 		if err := spoil(&p); err != nil {
 			t.Fatal(err)
 		}
