@@ -34,11 +34,20 @@ step() { echo "image: [${SECONDS} s] $*" >&2; }
 work=/tmp/edge-image-build # of this mount namespace alone: builds do not meet
 mkdir -p "$work" "$OUT" "$CACHE/packages"
 mount -t tmpfs -o mode=0755,size=8G edge-image "$work"
+# apt does not lock the cache of packages.
+exec 9>"$CACHE/lock"
+flock 9
 mkdir -p "$work"/{bin,keys,out,tmp}
 umask 022
 
-epoch=$(git -C "$src" log -1 --format=%ct 2>/dev/null) || epoch=0
-commit=$(git -C "$src" rev-parse HEAD 2>/dev/null) || commit=
+# A clone may belong to somebody else than root; go asks git too.
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+if commit=$(git -C "$src" rev-parse HEAD 2>/dev/null); then
+	epoch=$(git -C "$src" log -1 --format=%ct) vcs=true
+	[ -z "$(git -C "$src" status --porcelain)" ] || commit+=+dirty
+else
+	epoch=$(stat -c %Y "$here/VERSION") vcs=false commit=
+fi
 export SOURCE_DATE_EPOCH=$epoch
 
 step "tools root"
@@ -47,7 +56,7 @@ step "tools root"
 step "binaries"
 commands=(./cmd/edged ./cmd/edgebgp ./cmd/edgeproxy ./cmd/edgectl ./image/publish)
 [ "$INITRD" = mkosi ] || commands+=(./image/initrd ./image/initrd/pack)
-(cd "$src" && CGO_ENABLED=0 go build -trimpath -buildvcs="$([ -n "$commit" ] && echo true || echo false)" \
+(cd "$src" && CGO_ENABLED=0 go build -trimpath -buildvcs=$vcs \
 	-ldflags='-s -w -buildid=' -o "$work/bin/" "${commands[@]}")
 
 # shellcheck source-path=SCRIPTDIR source=keys.sh

@@ -36,7 +36,11 @@ tools /build/bin/publish sbom -name "$name" -commit "$commit" -time "$epoch" -pa
 	bytes "$(grep -c '"type": "deb"' "$result/$name.manifest")" "packages (a number)"
 } | tee "$result/$name.sizes" >&2
 
-# All at once, after all of it has been made.
+# The names last: what has one is whole.
+new=$OUT/.new
+rm -rf "$new"
+cp -R --sparse=always "$result" "$new"
 rm -rf "${OUT:?}/$name".* "$OUT/payload_$profile" "$OUT/SIZES"
-cp -R --sparse=always "$result/." "$OUT/"
+mv "$new"/* "$OUT/"
+rmdir "$new"
 cat "$OUT"/*.sizes >"$OUT/SIZES"

@@ -27,6 +27,7 @@ mmdebstrap --mode=root --variant=apt --include="$packages" \
 	--aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/man/*' \
 	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 	--skip=output/dev trixie "$dir" "${mirrors[@]}" >&2
+trap 'rm -f "$tarball.$$"' EXIT
 # Under another name first: a build that is cut leaves no half of a root.
 tar --zstd -cf "$tarball.$$" --numeric-owner --one-file-system -C "$dir" .
 mv "$tarball.$$" "$tarball"
