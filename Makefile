@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: image image-repro image: ## the appliance: disk images, payload, SBOM in out/image (PROFILE=cloud|metal VERSION=1.2.0; keys: docs/image.md) sh test/install.sh image image/build.sh $(or $(PROFILE),cloud) image-repro: image ## build it, then again from a copy in another folder: the same bytes image/repro.sh $(or $(PROFILE),cloud) .PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor bench-gossip image-test clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor bench-gossip image image-repro image-test deb deb-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -35,13 +35,16 @@ test: ## everything that must hold; installs what it needs
 	$(MAKE) check
 	rm -rf out/test # run.sh: one late test of thousands on a busy machine is told (out/test/flaky.txt) instead of stopping everything
 	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 20m
-	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v /e2e)" -race -timeout 20m -p 1
+	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v -e '/e2e$$' -e '/test/image$$')" -race -timeout 20m -p 1
+	bash test/rerun/run.sh out/test image ./test/image -race -timeout 20m -run '^TestShort' # the rest of it needs an image
 	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 30m # it builds the daemons with the race detector; the lab's relays need the speed
 
-	$(GO) test -race -count=1 -timeout 10m $$($(GO) list ./... | grep -v /test/)
-	$(GO) test -race -count=1 -timeout 10m -p 1 $$($(GO) list ./test/... | grep -v -e '/e2e$$' -e '/test/image$$')
-	$(GO) test -race -count=1 -timeout 10m -run '^TestShort' ./test/image # the rest of it needs an image
-	$(GO) test -v -count=1 -timeout 20m ./test/e2e # it builds the daemons with the race detector; the lab's relays need the speed
+image: ## the appliance: disk images, payload, SBOM in out/image (PROFILE=cloud|metal VERSION=1.2.0; keys: docs/image.md)
+	sh test/install.sh image
+	image/build.sh $(or $(PROFILE),cloud)
+
+image-repro: image ## build it, then again from a copy in another folder: the same bytes
+	image/repro.sh $(or $(PROFILE),cloud)
 
 image-test: ## boots what make image has built, and breaks it: updates, power cuts, wrong configurations; within 20 minutes; writes out/bench/image.json
 	sh test/install.sh test
@@ -103,8 +106,6 @@ model: ## the model of the guard's protocol in all its forms, also those that ta
 	sh test/install.sh test
 	mkdir -p out/bench
 	$(GO) test -v -count=1 -timeout 60m ./test/model -args -long -figures $(CURDIR)/out/bench/model.json
-
-.PHONY: deb deb-test
 
 deb: ## the package for Debian 12, 13 and Ubuntu, in out/deb (VERSION=1.2.0)
 	sh test/install.sh go
