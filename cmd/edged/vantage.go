@@ -29,6 +29,15 @@ var (
 	gateway6 = netip.MustParseAddr("fe80::77:1")
 )
 
+// macNear and macFar are given, not the kernel's random ones: those udev replaces a
+// moment later (MACAddressPolicy=persistent, systemd's default), and then neither the
+// neighbours nor the forwarder know the near end. Locally administered; no other link
+// has them.
+var (
+	macNear = [6]byte{0x02, 0x65, 0x64, 0x67, 0x65, 0x00}
+	macFar  = [6]byte{0x02, 0x65, 0x64, 0x67, 0x65, 0x01}
+)
+
 // vantage is a network namespace of its own from which VIPs are asked. From the
 // box's own namespace a VIP is a local address, and a request to it would never
 // meet the forwarder. The namespace has no name: it goes with this process.
@@ -62,9 +71,10 @@ func (v *vantage) build(l edge.Local) error {
 		}
 	}
 	pair := &netlink.Veth{
-		LinkAttrs:     netlink.LinkAttrs{Name: vantageNear, MTU: 1500, NumTxQueues: 1, NumRxQueues: 1},
-		PeerName:      vantageFar,
-		PeerNamespace: netlink.NsFd(int(v.ns)),
+		LinkAttrs:        netlink.LinkAttrs{Name: vantageNear, MTU: 1500, NumTxQueues: 1, NumRxQueues: 1, HardwareAddr: macNear[:]},
+		PeerName:         vantageFar,
+		PeerHardwareAddr: macFar[:],
+		PeerNamespace:    netlink.NsFd(int(v.ns)),
 	}
 	if err := netlink.LinkAdd(pair); err != nil {
 		return fmt.Errorf("add veth pair: %w", err)
