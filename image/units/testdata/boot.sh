@@ -34,6 +34,7 @@ mkdir -p "$root/etc/systemd/system/multi-user.target.wants" "$root/etc/edge"
 cp "$dir"/etc/* "$root/etc/edge/"
 units=$root/etc/systemd/system
 for unit in systemd-logind systemd-timesyncd systemd-udevd systemd-sysctl systemd-binfmt systemd-random-seed; do ln -s /dev/null "$units/$unit.service"; done
+ln -s /dev/null "$units/tmp.mount" # it would hide what is bound there
 for unit in edged.service edgebgp.service edgeproxy.service edge-firewall.service edge-firewall.path edge-tune.service; do
 	ln -s "/usr/lib/systemd/system/$unit" "$units/multi-user.target.wants/"
 done
