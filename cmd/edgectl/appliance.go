@@ -18,6 +18,7 @@ func (o *options) applianceCommand() *cobra.Command {
 		o.applianceTuneCommand(),
 		o.applianceHealthCommand(thisBox()),
 		o.applianceResumeCommand(thisBox()),
+		o.applianceWatchCommand(),
 	)
 	return c
 }
