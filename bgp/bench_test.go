@@ -100,7 +100,7 @@ func BenchmarkPeers(b *testing.B) {
 		must(b, err)
 		took += time.Since(begun)
 		// As often as edged asks.
-		bgptest.Poll(250*time.Millisecond).Eventually(b, 60*time.Second, func() string {
+		bgptest.Poll(250*time.Millisecond).Eventually(b, func() string {
 			for _, p := range r.get().Peers {
 				if p.Pending > 0 {
 					return fmt.Sprintf("%s: %d pending", p.ID, p.Pending)
@@ -157,7 +157,7 @@ func benchmarkCrowd(b *testing.B, different bool) {
 		set += time.Since(begun)
 		c.all(edge.MaxPeers, 1000)
 		all += time.Since(begun)
-		eventually(b, 20*time.Second, func() string {
+		eventually(b, func() string {
 			r.state = edge.SpeakerState{}
 			if st = r.get(); st.Holders(in.Announcements[999].Net) != edge.MaxPeers {
 				return "not read back"

@@ -123,7 +123,7 @@ func (s *speaker) start() {
 	must(s.t, err)
 	args := append([]string{path, "-socket", s.dir + "/sock", "-state", s.dir + "/state", "-log-level", "debug"}, s.flags...)
 	s.proc = s.ns.Start(s.t, s.dir+"/edgebgp.log", args...)
-	eventually(s.t, 10*time.Second, func() string {
+	eventually(s.t, func() string {
 		if _, err := s.call("GET", "/v1/state", nil); err != nil {
 			return err.Error()
 		}
@@ -199,7 +199,7 @@ func (s *speaker) peer(id edge.PeerID) edge.PeerState {
 // established waits until all the peers' sessions are up.
 func (s *speaker) established(ids ...edge.PeerID) {
 	s.t.Helper()
-	eventually(s.t, 20*time.Second, func() string {
+	eventually(s.t, func() string {
 		for _, id := range ids {
 			if p := s.peer(id); p.Session != "established" {
 				return fmt.Sprintf("%s is %s (%s)", id, p.Session, p.LastErr)

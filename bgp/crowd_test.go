@@ -163,7 +163,7 @@ func (c *crowd) holders(n int) (routers int) {
 // all waits until so many routers hold n prefixes.
 func (c *crowd) all(routers, n int) {
 	c.t.Helper()
-	eventually(c.t, 60*time.Second, func() string {
+	eventually(c.t, func() string {
 		if got := c.holders(n); got != routers {
 			return fmt.Sprintf("%d of %d routers hold %d prefixes", got, routers, n)
 		}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
@@ -40,7 +39,7 @@ func newFRR(t testing.TB, s *speaker, n int, o frrOptions) *frr {
 	}
 	daemons, configs := []string{"zebra", "bgpd"}, map[string]string{}
 	if o.bfd {
-		o.neighbor = append(o.neighbor, "bfd")
+		o.neighbor = append(o.neighbor, "bfd 10 300 300")
 		daemons = []string{"zebra", "bfdd", "bgpd"}
 		configs["bfdd"] = "log stdout\n"
 	}
@@ -122,5 +121,5 @@ func (f *frr) route(p netip.Prefix) *seen {
 
 func (f *frr) has(p netip.Prefix, want *seen) {
 	f.t.Helper()
-	eventually(f.t, 10*time.Second, func() string { return differ(p, f.route(p), want) })
+	eventually(f.t, func() string { return differ(p, f.route(p), want) })
 }

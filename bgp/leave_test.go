@@ -12,7 +12,7 @@ func (s *speaker) told() {
 	s.t.Helper()
 	before := time.Now()
 	must(s.t, s.proc.Cmd.Process.Signal(syscall.SIGTERM))
-	eventually(s.t, 5*time.Second, func() string {
+	eventually(s.t, func() string {
 		if st := s.state(); st.Stopping.Before(before.Add(-time.Second)) {
 			return "it does not say that it is to stop"
 		}
@@ -21,13 +21,16 @@ func (s *speaker) told() {
 }
 
 // ends waits for the end of the process by itself.
-func (s *speaker) ends(limit time.Duration) {
+func (s *speaker) ends() {
 	s.t.Helper()
-	select {
-	case <-s.proc.Done:
-	case <-time.After(limit):
-		s.t.Fatalf("it has not ended within %s", limit)
-	}
+	eventually(s.t, func() string {
+		select {
+		case <-s.proc.Done:
+			return ""
+		default:
+			return "it has not ended"
+		}
+	})
 	if code := s.proc.Cmd.ProcessState.ExitCode(); code != 0 {
 		s.t.Errorf("exit code %d", code)
 	}
@@ -61,15 +64,15 @@ func TestStopWaitsForLeave(t *testing.T) {
 	if n, m := goneB(), goneF(); n != 0 || m != 0 {
 		t.Errorf("BIRD's kernel lost a route %d times, FRR's %d times", n, m)
 	}
-	one := withdrawn(degraded(in), time.Now().Add(10*time.Second), net4)
+	one := withdrawn(degraded(in), time.Now().Add(time.Minute), net4)
 	s.set(one)
 	b.has(net4, nil)
 	b.has(net6, degraded6)
 	// The answer comes before the end.
-	if st := s.set(withdrawn(one, time.Now().Add(10*time.Second), net6)); st.Holders(net6) != 0 {
+	if st := s.set(withdrawn(one, time.Now().Add(time.Minute), net6)); st.Holders(net6) != 0 {
 		t.Errorf("after the last withdrawal: %+v", st)
 	}
-	s.ends(2 * time.Second)
+	s.ends()
 	inFIB(t, b.ns, false)
 	inFIB(t, f.ns, false)
 	s.start()
@@ -91,7 +94,7 @@ func TestStopWithoutEdged(t *testing.T) {
 	s.set(in)
 	s.told()
 	r.has(net4, degraded4) // the lease has run out
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if out := s.proc.Output(); !strings.Contains(out, "edged does not renew the lease") {
 			return "the log does not say what is missing"
 		}
@@ -101,8 +104,8 @@ func TestStopWithoutEdged(t *testing.T) {
 		t.Errorf("the router's kernel lost the route %d times", n)
 	}
 	must(t, s.proc.Cmd.Process.Signal(syscall.SIGTERM))
-	s.ends(2 * time.Second)
-	within(t, 500*time.Millisecond, func() bool { return r.route(net4) == nil })
+	s.ends()
+	lost(r)
 	if out := s.proc.Output(); !strings.Contains(out, "still announced: 192.0.2.0/24 (lease expired") {
 		t.Error("the log does not say what was still announced")
 	}
@@ -115,5 +118,5 @@ func TestStopAlone(t *testing.T) {
 	s := newSpeaker(t)
 	s.set(intentOf(peerN(1)))
 	must(t, s.proc.Cmd.Process.Signal(syscall.SIGTERM))
-	s.ends(2 * time.Second)
+	s.ends()
 }

@@ -31,7 +31,7 @@ func linkPeer(s *speaker, n int) edge.Peer {
 	p.LocalAddr = netip.MustParseAddr("fe80::2")
 	p.NextHop4 = netip.MustParseAddr("2001:db8:ffff::1")
 	p.PasswordFile, p.TTLSecurity = s.key(p.Interface, "key-of-"+p.Interface), 1
-	p.BFD = &edge.BFD{MinTx: 300 * time.Millisecond, MinRx: 300 * time.Millisecond, Multiplier: 3}
+	p.BFD = &edge.BFD{MinTx: 300 * time.Millisecond, MinRx: 300 * time.Millisecond, Multiplier: 10}
 	return p
 }
 
@@ -44,7 +44,7 @@ func linkBird(t testing.TB, ns *space, n int) *bird {
 	b.configure(birdOptions{
 		local: "fe80::1", remote: "fe80::2", channel: "", families: []string{"ipv6", "ipv4 { extended next hop on; import all; export none; };\n#"},
 		session: fmt.Sprintf("interface \"v%[1]d\"; password \"key-of-v%[1]d\"; ttl security on; bfd on;", n),
-		top:     "protocol bfd { interface \"*\" { min rx interval 300 ms; min tx interval 300 ms; multiplier 3; }; }",
+		top:     "protocol bfd { interface \"*\" { min rx interval 300 ms; min tx interval 300 ms; multiplier 10; }; }",
 	})
 	b.start()
 	return b
@@ -53,7 +53,7 @@ func linkBird(t testing.TB, ns *space, n int) *bird {
 func linkFRR(t testing.TB, ns *space, n int) *frr {
 	t.Helper()
 	f := &frr{t: t, ns: ns, procs: map[string]*process{}}
-	f.dir = bgptest.FRRDir(t, map[string]string{"bfdd": fmt.Sprintf("log stdout\nbfd\n peer fe80::2 local-address fe80::1 interface v%d\n", n), "bgpd": fmt.Sprintf(`log stdout
+	f.dir = bgptest.FRRDir(t, map[string]string{"bfdd": fmt.Sprintf("log stdout\nbfd\n peer fe80::2 local-address fe80::1 interface v%d\n  detect-multiplier 10\n", n), "bgpd": fmt.Sprintf(`log stdout
 router bgp %d
  bgp router-id 10.0.%d.2
  no bgp ebgp-requires-policy
@@ -99,7 +99,7 @@ func TestTwoUplinks(t *testing.T) {
 	inFIB(t, n1, true)
 	inFIB(t, n2, true)
 	for _, want := range []edge.Peer{p, q} {
-		eventually(t, 10*time.Second, func() string {
+		eventually(t, func() string {
 			st := s.peer(want.ID)
 			if st.BFD == nil || st.BFD.State != "up" || len(st.Held) != 2 {
 				return fmt.Sprintf("%+v, %+v", st, st.BFD)
@@ -114,7 +114,7 @@ func TestTwoUplinks(t *testing.T) {
 	}
 
 	n1.Down(t, "v1")
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, func() string {
 		if st := s.peer("r1"); st.Flaps != 1 || !strings.Contains(st.LastErr, "BFD: detection time expired") || st.BFD.State == "up" {
 			return fmt.Sprintf("%+v, %+v", st, st.BFD)
 		}

@@ -29,7 +29,7 @@ func (s *speaker) key(name, content string) string {
 // down.
 func (s *speaker) refuses(id string, want string) {
 	s.t.Helper()
-	eventually(s.t, 10*time.Second, func() string {
+	eventually(s.t, func() string {
 		for _, p := range s.state().Peers {
 			if string(p.ID) == id && (p.Session == "established" || !strings.Contains(p.LastErr, want)) {
 				return fmt.Sprintf("%s %q, want %q", p.Session, p.LastErr, want)
@@ -104,9 +104,9 @@ func TestMD5Listening(t *testing.T) {
 	// The key is for the router's connections too: it comes without one now.
 	r.configure(birdOptions{})
 	r.birdc("configure")
-	eventually(t, 10*time.Second, func() string { return s.upFor("r1") })
+	eventually(t, func() string { return s.upFor("r1") })
 	tried := time.Now()
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		if up := s.peer("r1").Session == "established"; up {
 			t.Fatal("a session without key was let in")
 		}

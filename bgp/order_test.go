@@ -19,13 +19,14 @@ func TestForgottenIsRefused(t *testing.T) {
 	s := newSpeaker(t)
 	r := newBird(t, s, 1, birdOptions{})
 	in := intentOf(peerN(1))
-	in.Speaker.Lease = 2 * time.Second
 	if st := s.set(in); cmp.Diff(&in.Speaker, st.Speaker, equateAddrs) != "" {
 		t.Errorf("settings in force: %+v", st.Speaker)
 	}
 	s.established("r1")
 	r.has(net4, normal4)
 	r.has(net6, normal6)
+	in.Speaker.Lease = 2 * time.Second
+	s.set(in)
 
 	bad := in
 	bad.Generation, bad.Speaker.Peers, bad.Announcements = 2, nil, in.Announcements[1:]
@@ -35,7 +36,7 @@ func TestForgottenIsRefused(t *testing.T) {
 	alone.Speaker.Peers = nil
 	other.Speaker.Peers = []edge.Peer{peerN(1)}
 	other.Speaker.Peers[0].Hold = 30 * time.Second
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		for want, in := range map[string]edge.Intent{
 			"nor in withdraw: 192.0.2.0/24": bad, "192.0.2.0/24, 2001:db8:1::/48": empty,
 			"it would take 192.0.2.0/24 from every peer that holds it": alone, "take 192.0.2.0/24 from every peer that holds it": other,
@@ -71,7 +72,7 @@ func TestPermitHasEnded(t *testing.T) {
 
 	new4 := netip.MustParsePrefix("198.51.100.0/24")
 	late := withdrawn(in, time.Now().Add(-time.Millisecond), net4)
-	late.Withdraw = append(late.Withdraw, edge.Withdrawal{Net: net6, Until: time.Now().Add(10 * time.Second)})
+	late.Withdraw = append(late.Withdraw, edge.Withdrawal{Net: net6, Until: time.Now().Add(time.Minute)})
 	late.Announcements[0].Net, late.Announcements[0].NextHop = new4, netip.MustParseAddr("10.0.1.1")
 	st, err := s.call("PUT", "/v1/intent", late)
 	if err == nil || !strings.HasPrefix(err.Error(), "503: 192.0.2.0/24 stays: the permit to withdraw it has ended at ") || strings.Contains(err.Error(), net6.String()) {
@@ -91,7 +92,7 @@ func TestPermitHasEnded(t *testing.T) {
 	r.has(net6, nil)
 	// What is gone may be ordered again, under any permit.
 	done := withdrawn(in, time.Time{}, net6)
-	done.Withdraw = append(done.Withdraw, edge.Withdrawal{Net: new4, Until: time.Now().Add(10 * time.Second)})
+	done.Withdraw = append(done.Withdraw, edge.Withdrawal{Net: new4, Until: time.Now().Add(time.Minute)})
 	s.set(done)
 	r.has(new4, nil)
 	r.has(net4, normal4)

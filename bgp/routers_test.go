@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -161,12 +160,7 @@ func (b *bird) counts() (updates, withdraws int) {
 // has waits until BIRD has p as want; nil: does not have it.
 func (b *bird) has(p netip.Prefix, want *seen) {
 	b.t.Helper()
-	b.hasWithin(10*time.Second, p, want)
-}
-
-func (b *bird) hasWithin(limit time.Duration, p netip.Prefix, want *seen) {
-	b.t.Helper()
-	eventually(b.t, limit, func() string { return differ(p, b.route(p), want) })
+	eventually(b.t, func() string { return differ(p, b.route(p), want) })
 }
 
 func differ(p netip.Prefix, got, want *seen) string {
@@ -208,7 +202,7 @@ func watch(t testing.TB, s *space) (deleted func() int) {
 // not.
 func inFIB(t testing.TB, s *space, want bool) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, func() string {
 		routes, err := s.Netlink.RouteList(nil, netlink.FAMILY_ALL)
 		must(t, err)
 		for _, p := range []netip.Prefix{net4, net6} {

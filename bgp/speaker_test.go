@@ -31,11 +31,34 @@ func heldOf(in edge.Intent) []edge.HeldPrefix {
 	return out
 }
 
+// shows waits until the state of a peer is as wrong has nothing to say of it. What a
+// router was sent is noted behind it: the router may show it before.
+func (s *speaker) shows(id edge.PeerID, wrong func(edge.PeerState) string) (p edge.PeerState) {
+	s.t.Helper()
+	eventually(s.t, func() string {
+		p = s.peer(id)
+		if what := wrong(p); what != "" {
+			return fmt.Sprintf("%s: %s: %+v", id, what, p)
+		}
+		return ""
+	})
+	return p
+}
+
+// numbers is wrong of shows: how many prefixes the peer holds, and is not sent.
+func numbers(held, notSent int) func(edge.PeerState) string {
+	return func(p edge.PeerState) string {
+		if len(p.Held) != held || len(p.NotSent) != notSent {
+			return fmt.Sprintf("not %d held and %d not sent", held, notSent)
+		}
+		return ""
+	}
+}
+
+// holds waits until a peer holds what it should of in.
 func (s *speaker) holds(id edge.PeerID, in edge.Intent) {
 	s.t.Helper()
-	if diff := cmp.Diff(heldOf(in), s.peer(id).Held, equateAddrs); diff != "" {
-		s.t.Errorf("%s holds (-want +got):\n%s", id, diff)
-	}
+	s.shows(id, func(p edge.PeerState) string { return cmp.Diff(heldOf(in), p.Held, equateAddrs) })
 }
 
 // announced is a speaker whose one peer, a BIRD, has both prefixes.
@@ -86,16 +109,16 @@ func TestAnnounceDegradeWithdraw(t *testing.T) {
 	}
 
 	// Withdrawing one leaves the other.
-	one := withdrawn(in, time.Now().Add(10*time.Second), net4)
+	one := withdrawn(in, time.Now().Add(time.Minute), net4)
 	if st := s.set(one); st.Holders(net4) != 0 || st.Holders(net6) != 1 {
 		t.Errorf("holders of %s: %d, of %s: %d, want 0 and 1", net4, st.Holders(net4), net6, st.Holders(net6))
 	}
 	r.has(net4, nil)
 	r.has(net6, normal6)
-	s.set(withdrawn(one, time.Now().Add(10*time.Second), net6))
+	s.set(withdrawn(one, time.Now().Add(time.Minute), net6))
 	r.has(net6, nil)
 	inFIB(t, r.ns, false)
-	if p := s.peer("r1"); p.Flaps != 0 || p.LastErr != "" || p.Held != nil {
+	if p := s.shows("r1", numbers(0, 0)); p.Flaps != 0 || p.LastErr != "" || p.Held != nil {
 		t.Errorf("peer after it all: %+v", p)
 	}
 	s.endsAtOnce(r)
@@ -110,7 +133,7 @@ func (s *speaker) endsAtOnce(r *bird) {
 	if code := s.proc.Cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
-	eventually(t, time.Second, func() string {
+	eventually(t, func() string {
 		if out := r.birdc("show protocols edge"); strings.Contains(out, "Established") {
 			return out
 		}
@@ -141,7 +164,7 @@ func TestFRR(t *testing.T) {
 	if n := deleted(); n != 0 {
 		t.Errorf("the router's kernel lost the route %d times", n)
 	}
-	s.set(withdrawn(in, time.Now().Add(10*time.Second), net4, net6))
+	s.set(withdrawn(in, time.Now().Add(time.Minute), net4, net6))
 	r.has(net4, nil)
 	r.has(net6, nil)
 	inFIB(t, r.ns, false)
@@ -189,6 +212,7 @@ func TestOnePeerLeavesTheOthersAlone(t *testing.T) {
 	in := intentOf(peerN(1))
 	s.set(in)
 	s.established("r1")
+	one.has(net4, normal4)
 	one.has(net6, normal6)
 	before := s.peer("r1")
 	updates, _ := one.counts()
@@ -198,13 +222,18 @@ func TestOnePeerLeavesTheOthersAlone(t *testing.T) {
 	s.set(in)
 	two.has(net4, normal4)
 	// The second router speaks IPv4 only: it is not said to hold the other.
-	if held := s.peer("r2").Held; len(held) != 1 || held[0].Net != net4 {
+	if held := s.shows("r2", func(p edge.PeerState) string {
+		if len(p.Held) != 1 {
+			return "holds another number than 1"
+		}
+		return ""
+	}).Held; held[0].Net != net4 {
 		t.Errorf("r2 holds %+v", held)
 	}
 	p2.Keepalive = 2 * time.Second
 	in.Speaker.Peers[1] = p2
 	s.set(in)
-	eventually(t, 15*time.Second, func() string {
+	eventually(t, func() string {
 		if p := s.peer("r2"); p.Session != "established" || p.Flaps != 1 || p.Keepalive != 2*time.Second {
 			return fmt.Sprintf("%+v", p)
 		}
@@ -260,7 +289,7 @@ func TestImportsNothing(t *testing.T) {
 	s.set(in)
 	s.established("r1", "r2")
 	other.has(net4, normal4)
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if out := r.birdc("show protocols all edge"); !strings.Contains(out, "exported") || strings.Contains(out, " 0 exported") && !strings.Contains(out, "4 exported") {
 			return out
 		}

@@ -99,14 +99,14 @@ func TestVersionsUnderFire(t *testing.T) {
 	})
 	random := rand.New(rand.NewPCG(1, 2))
 	begun := time.Now()
-	for time.Since(begun) < 3*time.Second || same.Load() < 5 && time.Since(begun) < 30*time.Second {
+	for time.Since(begun) < 3*time.Second || same.Load() < 5 && time.Since(begun) < 2*time.Minute {
 		before := edged.get()
 		peer := in.Speaker.Peers[random.IntN(routers)]
 		switch random.IntN(4) {
 		case 0: // a session falls, and the answer says so
 			was := before.Peers[slices.IndexFunc(before.Peers, func(p edge.PeerState) bool { return p.ID == peer.ID })]
 			c.hang(peer.Addr)
-			eventually(t, 5*time.Second, func() string {
+			eventually(t, func() string {
 				now := edged.get().Peers
 				if i := slices.IndexFunc(now, func(p edge.PeerState) bool { return p.ID == peer.ID }); was.Session == "established" && now[i].Flaps == was.Flaps {
 					return fmt.Sprintf("%s still has its session: %+v", peer.ID, now[i])
@@ -126,10 +126,10 @@ func TestVersionsUnderFire(t *testing.T) {
 				continue
 			}
 			net := in.Announcements[random.IntN(len(in.Announcements))].Net
-			in = withdrawn(in, time.Now().Add(5*time.Second), net)
+			in = withdrawn(in, time.Now().Add(time.Minute), net)
 			set(in)
 			in.Withdraw = nil
-			eventually(t, 5*time.Second, func() string {
+			eventually(t, func() string {
 				if n := edged.get().Holders(net); n > 0 {
 					return fmt.Sprintf("%s has %d holders", net, n)
 				}
@@ -148,7 +148,7 @@ func TestVersionsUnderFire(t *testing.T) {
 	in.Announcements = fleet
 	set(in)
 	c.all(routers, prefixes)
-	eventually(t, 5*time.Second, func() string { return c.differ(edged.get()) })
+	eventually(t, func() string { return c.differ(edged.get()) })
 	last := edged.get()
 	if again := edged.get(); again.Version != last.Version || edged.bytes > 1000 {
 		t.Errorf("nothing new has %d bytes, %s and %s", edged.bytes, last.Version, again.Version)
@@ -157,7 +157,7 @@ func TestVersionsUnderFire(t *testing.T) {
 	// A renewal by name is as good, and forgotten by the next process.
 	st, err := edged.call("PUT", "/v1/intent", in)
 	must(t, err)
-	if st, err = edged.call("POST", "/v1/renew?intent="+st.Renewal, nil); err != nil || st.LeaseLeft < in.Speaker.Lease-time.Second || edged.bytes > 1000 {
+	if st, err = edged.call("POST", "/v1/renew?intent="+st.Renewal, nil); err != nil || st.LeaseLeft < in.Speaker.Lease-10*time.Second || edged.bytes > 1000 {
 		t.Errorf("renewed: %s left, %d bytes, %v", st.LeaseLeft, edged.bytes, err)
 	}
 	s.proc.Stop(syscall.SIGKILL)
@@ -166,7 +166,7 @@ func TestVersionsUnderFire(t *testing.T) {
 		t.Errorf("renewed by the next process: %v", err)
 	}
 	c.all(routers, prefixes)
-	eventually(t, 5*time.Second, func() string { return c.differ(edged.get()) })
+	eventually(t, func() string { return c.differ(edged.get()) })
 	if now := edged.get(); now.Version == last.Version || now.Holders(netip.MustParsePrefix("20.0.0.0/24")) != routers {
 		t.Errorf("the next process: version %s, before %s", now.Version, last.Version)
 	}

@@ -76,7 +76,7 @@ func TestAdminDown(t *testing.T) {
 	}
 	// It stays so for longer than a detection time: the far end goes on hearing.
 	began := time.Now()
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if s := b.status("10.0.0.1"); s.RemoteState != AdminDown || s.State != Down {
 			t.Fatalf("theirs: %+v", s)
 		}
@@ -225,7 +225,7 @@ func TestHostilePackets(t *testing.T) {
 	good.put(&buf)
 	good6.put(&buf6)
 	send("10.0.0.9", "10.0.0.1:3784", 255, buf[:])
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if got := a.Dropped(); got["unknown-peer"] != 1 {
 			return fmt.Sprint(got)
 		}

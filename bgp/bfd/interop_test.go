@@ -105,7 +105,7 @@ func (l *life) freeze() {
 			l.Errorf("status %+v", st)
 		}
 		// The detection time from its last packet, and some for a busy box.
-		if took := st.Since.Sub(stopped); took < 2*pace || took > 3*pace+150*ms {
+		if took := st.Since.Sub(stopped); took < 2*pace || took > 5*pace {
 			l.Errorf("down after %s", took)
 		}
 	}

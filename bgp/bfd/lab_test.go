@@ -117,7 +117,7 @@ func (l logTo) Write(b []byte) (int, error) {
 // be open in a child that another test is just starting, between fork and exec.
 func (r *running) set(c ...Config) {
 	r.t.Helper()
-	eventually(r.t, 5*time.Second, func() string {
+	eventually(r.t, func() string {
 		err := r.Set(c)
 		if errors.Is(err, unix.EADDRINUSE) {
 			return err.Error()
@@ -146,7 +146,7 @@ func (r *running) reaches(peer string, want State) Status {
 // becomes waits until the session to peer is as ok wants it.
 func (r *running) becomes(peer, what string, ok func(Status) bool) (st Status) {
 	r.t.Helper()
-	eventually(r.t, 12*time.Second, func() string {
+	eventually(r.t, func() string {
 		if st = r.status(peer); ok(st) {
 			return ""
 		}

@@ -57,7 +57,7 @@ func TestOneAddressTwice(t *testing.T) {
 	// A stranger of the link, who knows the discriminators.
 	s1.Up(t, "v1", "fe80::7/64")
 	sendOn(t, s1, "v1", "fe80::7", downOf(up1))
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if e.Dropped()["unknown-peer"] != 1 {
 			return "a stranger's packet is not counted"
 		}

@@ -50,8 +50,8 @@ func many(t testing.TB, n int, interval time.Duration) (a, b *running) {
 	a, b = run(t, sa), run(t, sb)
 	a.set(near...)
 	b.set(far...)
-	eventually(t, 20*time.Second, func() string { return a.notAgreed(n, interval) })
-	eventually(t, 20*time.Second, func() string { return b.notAgreed(n, interval) })
+	eventually(t, func() string { return a.notAgreed(n, interval) })
+	eventually(t, func() string { return b.notAgreed(n, interval) })
 	return a, b
 }
 
@@ -83,7 +83,7 @@ func TestManySessions(t *testing.T) {
 	a, b := many(t, n, 300*ms)
 	began, used := time.Now(), cpu(t, a.tid)
 	packets := a.received()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, func() string {
 		if time.Since(began) < 2*time.Second {
 			return "still measuring"
 		}
@@ -94,7 +94,8 @@ func TestManySessions(t *testing.T) {
 	rate := float64(a.received()-packets) / took.Seconds()
 	t.Logf("%d sessions at 300 ms: %.1f %% of a CPU, %.0f packets/s each way", n, 100*share, rate)
 	// The answers to the polls of the beginning are among them.
-	if want := n / 0.2625; rate < want*0.9 || rate > want*1.2 {
+	// The box may be late, but nobody is early.
+	if want := n / 0.2625; rate < want*0.7 || rate > want*1.2 {
 		t.Errorf("%.0f packets/s, want about %.0f", rate, want)
 	}
 	// Without the race detector it is some 2 %; a turn that costs too much, or
@@ -127,7 +128,7 @@ func TestUnderLoad(t *testing.T) {
 	// Not a router: it would starve, and tell us so.
 	a.set(fast("10.0.0.2", "10.0.0.1"))
 	b.set(fast("10.0.0.1", "10.0.0.2"))
-	eventually(t, 10*time.Second, func() string { return a.notAgreed(1, 50*ms) })
+	eventually(t, func() string { return a.notAgreed(1, 50*ms) })
 
 	for i := range *loadHogs * runtime.NumCPU() {
 		p := sb.Start(t, fmt.Sprintf("%s/hog%d", t.TempDir(), i), "sh", "-c", "while :; do :; done")
@@ -138,13 +139,7 @@ func TestUnderLoad(t *testing.T) {
 	for range *loadOwn * runtime.NumCPU() {
 		go burn(&stop)
 	}
-	began := time.Now()
-	eventually(t, *loadTime+5*time.Second, func() string {
-		if time.Since(began) < *loadTime {
-			return "still busy"
-		}
-		return ""
-	})
+	<-time.After(*loadTime)
 	for _, r := range []*running{a, b} {
 		for _, s := range r.States() {
 			t.Logf("to %s: %d flaps, %d sent, %d received, %s", s.Peer, s.Flaps, s.Sent, s.Received, s.Diag)

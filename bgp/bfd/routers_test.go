@@ -174,7 +174,7 @@ func (f *frr) restart() {
 // says waits until a router says what ok wants of its session.
 func says(t testing.TB, r router, addr, what string, ok func(routerSession) bool) (s routerSession) {
 	t.Helper()
-	eventually(t, 12*time.Second, func() string {
+	eventually(t, func() string {
 		if s = r.session(addr); ok(s) {
 			return ""
 		}

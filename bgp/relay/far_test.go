@@ -12,6 +12,9 @@ import (
 	"github.com/catchment-dev/edge/bgp/wire"
 )
 
+// patience is for what comes at once, if the box has nothing else to do.
+const patience = time.Minute
+
 // far is the far end of link n as a plain socket: a router that does as it is
 // told by the test.
 type far struct {
@@ -79,12 +82,12 @@ func newTalk(t testing.TB, conn net.Conn) *talk {
 // its OPEN.
 func (f *far) accept() *talk {
 	f.t.Helper()
-	f.l.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Second))
+	f.l.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
 	for {
 		conn, err := f.l.Accept()
 		must(f.t, err)
 		k := newTalk(f.t, conn)
-		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		conn.SetReadDeadline(time.Now().Add(patience))
 		m, err := k.r.Read()
 		if err == nil && m.Type == wire.TypeOpen {
 			k.open, err = wire.ParseOpen(m.Raw)
@@ -107,7 +110,7 @@ func (f *far) tryDial() (*talk, error) {
 	err := f.ns.Run(func() (err error) {
 		d := dialer(func(int) error { return nil })
 		d.LocalAddr = &net.TCPAddr{IP: peerN(f.n).Addr.AsSlice()}
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		conn, err = d.DialContext(ctx, "tcp", (&net.TCPAddr{IP: net.IPv4(10, 0, byte(f.n), 1), Port: 179}).String())
 		return err
@@ -120,7 +123,7 @@ func (f *far) tryDial() (*talk, error) {
 
 func (k *talk) write(messages ...[]byte) {
 	k.t.Helper()
-	k.conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	k.conn.SetWriteDeadline(time.Now().Add(patience))
 	for _, m := range messages {
 		_, err := k.conn.Write(m)
 		must(k.t, err)
@@ -130,7 +133,7 @@ func (k *talk) write(messages ...[]byte) {
 // read returns the next message.
 func (k *talk) read() wire.Message {
 	k.t.Helper()
-	k.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	k.conn.SetReadDeadline(time.Now().Add(patience))
 	m, err := k.r.Read()
 	must(k.t, err)
 	return m

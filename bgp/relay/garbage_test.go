@@ -60,7 +60,7 @@ func TestGarbage(t *testing.T) {
 		if n := k.ended(); n.Code != c.code || n.Subcode != c.sub {
 			t.Errorf("%s is answered with %s, want %d/%d", c.name, n, c.code, c.sub)
 		}
-		r.until(p, 2*time.Second, "", c.why)
+		r.until(p, "", c.why)
 	}
 	if st := r.state(p); st.Flaps != 0 || st.Counts.Malformed == 0 {
 		t.Errorf("after garbage: %+v", st)
@@ -85,7 +85,7 @@ func TestFamilies(t *testing.T) {
 	if n := k.ended(); n.Code != 2 || n.Subcode != 7 || string(n.Data) != "\x01\x04\x00\x02\x00\x01" {
 		t.Errorf("answered with %s %x", n, n.Data)
 	}
-	r.until(p, time.Second, "", "the router's OPEN: offers [ipv4], configured is [ipv6]")
+	r.until(p, "", "the router's OPEN: offers [ipv4], configured is [ipv6]")
 }
 
 // TestWhatEndsASession, and what does not.
@@ -113,7 +113,7 @@ func TestWhatEndsASession(t *testing.T) {
 		r.established(p)
 		// None of these matters.
 		k.write(malformed, announcing(net4), raw(2, []byte{0, 0, 0, 1, 0xff}), raw(5, []byte{0, 9, 0, 1}), raw(5, []byte{0, 1, 1, 1}), wire.Keepalive())
-		eventually(t, 5*time.Second, func() string {
+		eventually(t, func() string {
 			if got := r.state(p).Counts.UpdatesReceived; got != uint64(3*(i+1)) {
 				return fmt.Sprintf("%d updates received", got)
 			}
@@ -128,7 +128,7 @@ func TestWhatEndsASession(t *testing.T) {
 				t.Errorf("%s is answered with %s, want %d/%d", c.name, n, c.code, c.sub)
 			}
 		}
-		st := r.until(p, 2*time.Second, "", c.why)
+		st := r.until(p, "", c.why)
 		if st.Flaps != i+1 || st.Received != 0 || st.Held != nil {
 			t.Errorf("%s: after: %+v", c.name, st)
 		}
@@ -140,12 +140,12 @@ func TestWhatEndsASession(t *testing.T) {
 	r.established(p)
 	k.conn.SetLinger(0)
 	k.conn.Close()
-	r.until(p, 2*time.Second, "", "connection reset by the router")
+	r.until(p, "", "connection reset by the router")
 	g.renew()
 	k = f.up()
 	r.established(p)
 	k.conn.CloseWrite()
-	r.until(p, 2*time.Second, "", "the router closed the connection")
+	r.until(p, "", "the router closed the connection")
 }
 
 // TestSlow: a router that sends one byte at a time is one that works.
@@ -190,7 +190,7 @@ func TestFlood(t *testing.T) {
 		k.write(announcing(some...))
 	}
 	k.write(announcing(netip.MustParsePrefix("0.0.0.0/0")), withdrawing(netip.MustParsePrefix("20.0.0.0/24")))
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, func() string {
 		if got := r.state(p).Counts.UpdatesReceived; got != messages+2 {
 			return fmt.Sprintf("%d updates", got)
 		}
@@ -216,7 +216,7 @@ func TestFlood(t *testing.T) {
 		t.Error("a new limit needs a new session")
 	}
 	k.write(announcing(netip.MustParsePrefix("9.0.0.0/8")))
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if st := r.state(p); st.Received != 1000 || st.Default {
 			return fmt.Sprintf("%+v", st)
 		}
@@ -239,17 +239,22 @@ func TestRefreshes(t *testing.T) {
 	for range 500 {
 		k.write(raw(5, []byte{0, 1, 0, 1}))
 	}
+	asked := time.Since(began)
+	// The first time is the table of the new session; then one answer at once and
+	// one for all the rest a second later; and some, if the questions have been
+	// asked or heard slowly.
+	most := 4 + int(asked/refreshPause)
 	times := 0
-	for time.Since(began) < 2500*time.Millisecond {
+	for times < 3 || time.Since(began) < asked+5*refreshPause {
 		if m := k.read(); m.Type == wire.TypeUpdate {
-			times++
+			if times++; time.Since(began) < time.Duration(times-2)*refreshPause {
+				t.Errorf("time %d came after %s", times, time.Since(began))
+			}
 		}
 		k.write(wire.Keepalive())
 	}
-	// The first time is the table of the new session; then one answer at once and
-	// one for all the rest a second later.
-	if times != 3 {
-		t.Errorf("the prefix was sent %d times, want 3", times)
+	if times > most {
+		t.Errorf("the prefix was sent %d times, want %d at most", times, most)
 	}
 	if st := r.state(p); st.Session != "established" {
 		t.Errorf("after refreshes: %+v", st)
@@ -278,7 +283,7 @@ func TestNeverReads(t *testing.T) {
 		}
 		g.announce(routes...)
 		stuck := 0
-		eventually(t, 20*time.Second, func() string {
+		eventually(t, func() string {
 			if n := len(r.state(p).Held); n == 0 || n != stuck {
 				stuck = n
 				return fmt.Sprintf("%d prefixes are written, and more to come", n)
@@ -299,9 +304,7 @@ func TestNeverReads(t *testing.T) {
 	k = fill()
 	began := time.Now()
 	r.hub.Down(p.Addr, "BFD: path down")
-	if took := time.Since(began); took > 300*time.Millisecond {
-		t.Errorf("Down has taken %s", took)
-	}
+	r.quick("Down", began)
 	if st := r.state(p); st.LastErr != "BFD: path down" || st.Held != nil || st.Session == "established" {
 		t.Errorf("after Down: %+v", st)
 	}
@@ -310,7 +313,7 @@ func TestNeverReads(t *testing.T) {
 
 	k = fill()
 	defer k.conn.Close() // not before: a connection that nobody holds is closed by the collector
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, func() string {
 		if st := r.state(p); !strings.Contains(st.LastErr, "the router takes nothing: what it is sent has waited for 6s") {
 			return st.LastErr
 		}

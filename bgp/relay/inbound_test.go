@@ -52,7 +52,7 @@ func TestWrongLink(t *testing.T) {
 		r.hub.mu.Unlock()
 		conn, err := dialTo(c.ns, c.from, c.to, c.link)
 		if err == nil {
-			conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+			conn.SetReadDeadline(time.Now().Add(patience))
 			if n, err := conn.Read(make([]byte, 1)); n > 0 || !errors.Is(err, unix.ECONNRESET) {
 				t.Errorf("%s: read %d, %v", c.from, n, err)
 			}
@@ -61,14 +61,14 @@ func TestWrongLink(t *testing.T) {
 			t.Errorf("%s: %v", c.from, err)
 		}
 		want[c.reason]++
-		eventually(t, 3*time.Second, func() string {
+		eventually(t, func() string {
 			if got := r.hub.Refusals(); fmt.Sprint(got.ByReason) != fmt.Sprint(want) || !strings.HasSuffix(got.Last, c.says) {
 				return fmt.Sprintf("%s: %+v, want %v", c.from, got, want)
 			}
 			return ""
 		})
 		if c.peerHas != "" {
-			r.until(c.peer, 2*time.Second, "active", c.peerHas)
+			r.until(c.peer, "active", c.peerHas)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (r *rig) addPuppet(p edge.Peer) *puppet {
 // accept takes the next connection and says that it is ready.
 func (s *puppet) accept() *talk {
 	s.t.Helper()
-	s.l.SetDeadline(time.Now().Add(5 * time.Second))
+	s.l.SetDeadline(time.Now().Add(patience))
 	conn, err := s.l.Accept()
 	must(s.t, err)
 	k := newTalk(s.t, conn)
@@ -93,7 +93,7 @@ func TestBadServer(t *testing.T) {
 	}
 	// No OPEN but something else, and nothing but a closed connection.
 	s.accept().write(announcing(net4))
-	s.l.SetDeadline(time.Now().Add(5 * time.Second))
+	s.l.SetDeadline(time.Now().Add(patience))
 	conn, err := s.l.Accept()
 	must(t, err)
 	conn.Close()
@@ -126,7 +126,7 @@ func TestBadServer(t *testing.T) {
 		if n := router.ended(); n.Code != c.code || n.Subcode != c.sub {
 			t.Errorf("the router was told %s, want %d/%d", n, c.code, c.sub)
 		}
-		r.until(p, time.Second, "", c.why)
+		r.until(p, "", c.why)
 		router.conn.Close()
 		server.conn.Close()
 		server, router = up()

@@ -66,7 +66,7 @@ func leads(t testing.TB, ns *space, prefix netip.Prefix, via, link string) {
 	t.Helper()
 	l, err := ns.Netlink.LinkByName(link)
 	must(t, err)
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, func() string {
 		routes, err := ns.Netlink.RouteList(nil, netlink.FAMILY_ALL)
 		must(t, err)
 		for _, r := range routes {
@@ -127,7 +127,7 @@ func TestOneAddressTwice(t *testing.T) {
 				}
 			}
 			r.hub.Down(p.Addr, "cut")
-			r.until(p, 5*time.Second, "", "cut")
+			r.until(p, "", "cut")
 			r.remove(p)
 			if st := r.state(q); st.Session != "established" || st.Flaps != 0 {
 				t.Errorf("the other session: %+v", st)
@@ -169,7 +169,7 @@ func TestOneAddressTwoKeys(t *testing.T) {
 			t.Errorf("%s is AS %d", p.Addr, st.Remote.ASN)
 		}
 	}
-	r.until(four, 10*time.Second, "", "no answer within 2s, as if the TCP MD5 keys differ")
+	r.until(four, "", "no answer within 2s, as if the TCP MD5 keys differ")
 	// Who has no key is not heard where one is needed.
 	if _, err := dialTo(spaces[3], "fe80::1", "fe80::2", "v4"); err == nil {
 		t.Error("a connection without key was taken")
@@ -180,7 +180,7 @@ func TestOneAddressTwoKeys(t *testing.T) {
 	r.established(four)
 	wrong.configure(birdOptions{local: "fe80::1", remote: "fe80::2", session: `interface "v4";`})
 	wrong.birdc("configure")
-	r.until(four, 10*time.Second, "", "the router")
+	r.until(four, "", "the router")
 	r.remove(four)
 	r.add(four)
 	r.established(four)
@@ -198,7 +198,7 @@ func TestOneAddressTwoKeys(t *testing.T) {
 // links waits until so many links have a socket of their own.
 func (r *rig) links(want int) {
 	r.t.Helper()
-	eventually(r.t, 3*time.Second, func() string {
+	eventually(r.t, func() string {
 		r.hub.mu.Lock()
 		defer r.hub.mu.Unlock()
 		if n := len(r.hub.links); n != want {
@@ -214,7 +214,7 @@ func dialTo(ns *space, from, to, link string) (net.Conn, error) {
 	err := ns.Run(func() (err error) {
 		d := dialer(func(fd int) error { return unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link) })
 		d.LocalAddr = &net.TCPAddr{IP: netip.MustParseAddr(from).AsSlice()}
-		ctx, cancel := context.WithTimeout(context.Background(), 2500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 		defer cancel()
 		conn, err = d.DialContext(ctx, "tcp", net.JoinHostPort(to, "179"))
 		return err
@@ -299,21 +299,21 @@ func TestLinkComesAndGoes(t *testing.T) {
 	p := linkPeer(1)
 	p.Passive, p.Hold, p.Keepalive = true, 3*time.Second, time.Second
 	r.addKeyed(p, "key")
-	r.until(p, 5*time.Second, "active", "listen on interface v1: no such device")
+	r.until(p, "active", "listen on interface v1: no such device")
 	ns := bareLink(t, r, 1)
 	linkBird(t, r, ns, 1, `password "key";`)
 	r.established(p)
 	l, err := r.ns.Netlink.LinkByName("v1")
 	must(t, err)
 	must(t, r.ns.Netlink.LinkDel(l))
-	r.until(p, 15*time.Second, "active")
+	r.until(p, "active")
 	joinBare(t, r, ns, 1)
 	r.established(p)
 	// So it does if only its name is another one.
 	l, err = r.ns.Netlink.LinkByName("v1")
 	must(t, err)
 	must(t, r.ns.Netlink.LinkSetName(l, "v9"))
-	r.until(p, 15*time.Second, "", "listen on interface v1: no such device")
+	r.until(p, "", "listen on interface v1: no such device")
 	must(t, r.ns.Netlink.LinkSetName(l, "v1"))
 	r.established(p)
 }

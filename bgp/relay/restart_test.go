@@ -19,7 +19,7 @@ func TestGracefulRestart(t *testing.T) {
 	r := newRig(t, 0)
 	b := newBird(t, r, 1, birdOptions{session: "passive; graceful restart on;"})
 	p := peerN(1)
-	p.RestartTime = 20 * time.Second
+	p.RestartTime = 2 * time.Minute
 	c, g := r.configOf(p)
 	c.KeepsForwarding = func() bool { return true }
 	must(t, r.hub.Add(c))
@@ -28,7 +28,7 @@ func TestGracefulRestart(t *testing.T) {
 	r.end()
 	must(t, <-r.done)
 	r.done <- nil
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if out := b.birdc("show protocols all edge"); !strings.Contains(out, "Neighbor graceful restart active") {
 			return out
 		}
@@ -62,7 +62,7 @@ func TestRestartBits(t *testing.T) {
 	r := newRig(t, 0)
 	f := newFar(t, r, 1)
 	p := peerN(1)
-	p.RestartTime = 20 * time.Second
+	p.RestartTime = 2 * time.Minute
 	c, g := r.configOf(p)
 	c.Restarting = true
 	must(t, r.hub.Add(c))
@@ -101,7 +101,7 @@ func TestServerComesAndGoes(t *testing.T) {
 	g.both()
 	r.holds(p, net4, net6)
 	g.renew()
-	r.until(p, 2*time.Second, "", "the BGP server of this peer sent Cease/Peer De-configured")
+	r.until(p, "", "the BGP server of this peer sent Cease/Peer De-configured")
 	b.logs("Received: Peer de-configured")
 	r.holds(p, net4, net6)
 	r.remove(p)
@@ -110,7 +110,7 @@ func TestServerComesAndGoes(t *testing.T) {
 	q := peerN(2)
 	q.Passive = true
 	g = r.add(q)
-	r.until(q, 2*time.Second, "active")
+	r.until(q, "active")
 	for range 3 {
 		g.renew()
 	}
@@ -124,13 +124,13 @@ func TestOnlyUpdates(t *testing.T) {
 	r := newRig(t, 0)
 	f := newFar(t, r, 1)
 	p := peerN(1)
-	p.Hold, p.Keepalive = 3*time.Second, time.Second
+	p.Hold, p.Keepalive = 6*time.Second, 2*time.Second // half a second without CPU is none of 6 s
 	r.add(p)
 	k := f.up()
 	began := r.established(p).Since
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for time.Since(began) < 7*time.Second/2 {
+	for time.Since(began) < 7*time.Second {
 		<-tick.C
 		k.write(announcing(net4))
 	}
@@ -139,7 +139,7 @@ func TestOnlyUpdates(t *testing.T) {
 	}
 	// Half a message is none.
 	k.write(announcing(net4)[:30])
-	r.until(p, 4*time.Second, "", "hold timer expired: nothing from the router for 3s")
+	r.until(p, "", "hold timer expired: nothing from the router for 6s")
 	if n := k.ended(); n.Code != 4 {
 		t.Errorf("told %s", n)
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/catchment-dev/edge/bgp/internal/bgptest"
 )
@@ -88,7 +87,7 @@ func (b *bird) birdc(cmd ...string) string { return bgptest.Birdc(b.dir, cmd...)
 // does not have it.
 func (b *bird) has(prefix netip.Prefix, words ...string) {
 	b.t.Helper()
-	eventually(b.t, 10*time.Second, func() string {
+	eventually(b.t, func() string {
 		out := b.birdc("show route all protocol edge where net = " + prefix.String())
 		if len(words) == 0 && strings.Contains(out, prefix.String()) {
 			return out
@@ -105,7 +104,7 @@ func (b *bird) has(prefix netip.Prefix, words ...string) {
 // logs waits until BIRD has logged the words, in one line.
 func (b *bird) logs(words ...string) {
 	b.t.Helper()
-	eventually(b.t, 5*time.Second, func() string {
+	eventually(b.t, func() string {
 	lines:
 		for line := range strings.Lines(b.proc.Output()) {
 			for _, w := range words {
@@ -165,7 +164,7 @@ func (f *frr) has(prefix netip.Prefix, words ...string) {
 	if prefix.Addr().Is6() {
 		family = "ipv6"
 	}
-	eventually(f.t, 10*time.Second, func() string {
+	eventually(f.t, func() string {
 		out := f.vtysh("bgpd", fmt.Sprintf("show bgp %s unicast %s", family, prefix))
 		for _, w := range words {
 			if !strings.Contains(out, w) {

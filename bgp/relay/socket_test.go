@@ -27,12 +27,12 @@ func TestMD5Dialling(t *testing.T) {
 	p, q := peerN(1), peerN(2)
 	r.addKeyed(p, "wrong")
 	r.addKeyed(q, "right") // the router has none
-	r.until(p, 10*time.Second, "", "connect 10.0.1.2:179: no answer within 2s, as if the TCP MD5 keys differ")
-	r.until(q, 10*time.Second, "", "no answer within 2s")
+	r.until(p, "", "connect 10.0.1.2:179: no answer within 2s, as if the TCP MD5 keys differ")
+	r.until(q, "", "no answer within 2s")
 	r.remove(p)
 	r.remove(q)
 	r.add(p) // without a key
-	r.until(p, 10*time.Second, "", "connect 10.0.1.2:179: no answer within 2s")
+	r.until(p, "", "connect 10.0.1.2:179: no answer within 2s")
 	r.remove(p)
 	r.addKeyed(p, "right")
 	r.established(p)
@@ -127,7 +127,7 @@ func TestServerKey(t *testing.T) {
 	c, _ := r.configOf(p)
 	c.ServerKey = "another"
 	must(t, r.hub.Add(c))
-	r.until(p, 12*time.Second, "idle", "the BGP server of this peer", "takes no session")
+	r.until(p, "idle", "the BGP server of this peer", "takes no session")
 }
 
 func TestGTSM(t *testing.T) {
@@ -214,7 +214,7 @@ func TestMultihop(t *testing.T) {
 	newBird(t, r, 2, birdOptions{ns: far, remote: "10.0.1.1", session: "multihop 3; passive;"})
 	p := peerN(2)
 	r.add(p)
-	r.until(p, 10*time.Second, "", "connect 10.0.2.2:179: ") // TTL 1 does not get there
+	r.until(p, "", "connect 10.0.2.2:179: ") // TTL 1 does not get there
 	r.remove(p)
 	p.Multihop = 2
 	r.add(p)
@@ -241,11 +241,11 @@ func TestLocalAddress(t *testing.T) {
 	q := peerN(2) // its router connects to 10.0.2.1
 	q.Passive, q.LocalAddr = true, netip.MustParseAddr("10.0.2.9")
 	r.add(q)
-	r.until(q, 5*time.Second, "active", "the router has connected to 10.0.2.1, the local address is 10.0.2.9")
+	r.until(q, "active", "the router has connected to 10.0.2.1, the local address is 10.0.2.9")
 	r.remove(q)
 	q.Passive = false
 	r.add(q)
-	r.until(q, 5*time.Second, "", "connect 10.0.2.2:179: the local address 10.0.2.9 is not on this box")
+	r.until(q, "", "connect 10.0.2.2:179: the local address 10.0.2.9 is not on this box")
 }
 
 // TestLinkLocal: two routers with one address, told apart by the interface; one
@@ -259,7 +259,7 @@ func TestLinkLocal(t *testing.T) {
 	q.Addr, q.Passive = netip.MustParseAddr("fe80::2%v2"), true
 	g, h := r.add(p), r.add(q)
 	// The interface comes later.
-	r.until(p, 5*time.Second, "", "bind to interface v1: no such device")
+	r.until(p, "", "bind to interface v1: no such device")
 	b := newBird(t, r, 1, birdOptions{local: "fe80::2", remote: "fe80::1", session: `interface "v1"; passive;`})
 	c := newBird(t, r, 2, birdOptions{local: "fe80::2", remote: "fe80::1", session: `interface "v2";`})
 	r.established(p)
@@ -291,7 +291,7 @@ func TestBoundInterface(t *testing.T) {
 	p := peerN(1)
 	p.Interface = "v2"
 	r.add(p)
-	r.until(p, 10*time.Second, "", "connect 10.0.1.2:179: ")
+	r.until(p, "", "connect 10.0.1.2:179: ")
 	r.remove(p)
 	p.Interface = "v1"
 	r.add(p)

@@ -14,7 +14,8 @@ import (
 )
 
 // TestBothDial: both ends dial, with BIRD and FRR, and with the higher
-// identifier on either side; again and again there must be one session, soon.
+// identifier on either side; again and again there must be one session, and no
+// connection that only a hold timer ends.
 func TestBothDial(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 179)
@@ -36,7 +37,9 @@ func TestBothDial(t *testing.T) {
 	}
 	for round := range 4 {
 		for _, p := range peers {
-			r.until(p, 6*time.Second, "established")
+			if st := r.established(p); strings.Contains(st.LastErr, "hold timer") {
+				t.Errorf("round %d: %s was waited for: %s", round, p.ID, st.LastErr)
+			}
 			servers[p.ID].both()
 		}
 		for _, p := range peers {
@@ -69,9 +72,10 @@ func TestCollision(t *testing.T) {
 			r := newRig(t, 179)
 			f := newFar(t, r, 1)
 			p := peerN(1)
+			p.Hold, p.Keepalive = 90*time.Second, 30*time.Second
 			r.add(p)
 			o := openOf(1)
-			o.ID = netip.MustParseAddr(c.id)
+			o.ID, o.Hold = netip.MustParseAddr(c.id), p.Hold
 			first := f.accept()
 			second := f.dial()
 			second.next(wire.TypeOpen)
@@ -83,13 +87,13 @@ func TestCollision(t *testing.T) {
 				if n := second.ended(); n.Code != 6 || n.Subcode != 7 {
 					t.Errorf("the loser was sent %s", n)
 				}
-				first.next(wire.TypeKeepalive) // GoBGP's answer; its next is 3 s away
+				first.next(wire.TypeKeepalive) // GoBGP's answer; its next is 30 s away
 				third := f.dial()
 				asked := time.Now()
 				if m, err := third.r.Read(); err == nil {
 					t.Errorf("a connection beside an established one was sent %s", m.Type)
 				}
-				if first.next(wire.TypeKeepalive); time.Since(asked) > 2*time.Second {
+				if first.next(wire.TypeKeepalive); time.Since(asked) > 20*time.Second {
 					t.Error("the session was not asked for a sign of life")
 				}
 				return
@@ -121,7 +125,7 @@ func TestStrangers(t *testing.T) {
 			t.Error("a stranger was sent something")
 		}
 	}
-	eventually(t, time.Second, func() string {
+	eventually(t, func() string {
 		if got := r.hub.Refusals(); got.ByReason[unknownAddress] != 1 || got.Last != "a connection from 10.0.1.2 was refused: no peer has this address" {
 			return fmt.Sprintf("%+v", got)
 		}
@@ -156,14 +160,14 @@ func TestRouterAway(t *testing.T) {
 	r.holds(q, net4, net6)
 	b.proc.Stop(syscall.SIGKILL)
 	cut.ns.Down(t, "v2")
-	r.until(p, time.Second, "", "the router")
-	r.until(q, 5*time.Second, "", "hold timer expired: nothing from the router for 3s")
-	r.until(p, 8*time.Second, "active", "connect 10.0.1.2:179: connection refused; the last session was lost: ", "the router")
-	r.until(q, 8*time.Second, "connect", "connect 10.0.2.2:179: no answer within 2s; the last session was lost: hold timer expired")
+	r.until(p, "", "the router")
+	r.until(q, "", "hold timer expired: nothing from the router for 3s")
+	r.until(p, "active", "connect 10.0.1.2:179: connection refused; the last session was lost: ", "the router")
+	r.until(q, "connect", "connect 10.0.2.2:179: no answer within 2s; the last session was lost: hold timer expired")
 	b.start()
 	cut.ns.Up(t, "v2", "fd00:2::2/64")
-	r.until(p, 5*time.Second, "established")
-	r.until(q, 5*time.Second, "established")
+	r.until(p, "established")
+	r.until(q, "established")
 	b.has(net4, "BGP.as_path")
 	cut.has(net4, "BGP.as_path")
 	if st := r.state(p); st.Flaps != 1 {
@@ -181,16 +185,14 @@ func TestFarewells(t *testing.T) {
 	g.both()
 	r.holds(p, net4, net6)
 	b.birdc("disable", "edge", `"works at the exchange"`)
-	r.until(p, 3*time.Second, "", `the router sent Cease/Administrative Shutdown: "works at the exchange"`)
+	r.until(p, "", `the router sent Cease/Administrative Shutdown: "works at the exchange"`)
 	g.renew()
 	b.birdc("enable", "edge")
 	r.holds(p, net4, net6)
 
 	began := time.Now()
 	r.hub.Down(p.Addr, "BFD: path down")
-	if took := time.Since(began); took > 100*time.Millisecond {
-		t.Errorf("Down has taken %s", took)
-	}
+	r.quick("Down", began)
 	b.logs("edge: Received: ", "6.10")
 	b.has(net4)
 	g.renew()
@@ -216,22 +218,22 @@ func TestRemoveAnyTime(t *testing.T) {
 	p := peerN(1)
 	stages := map[string]func(){
 		"at once":     func() { r.add(p) },
-		"opensent":    func() { r.add(p); f.accept(); r.until(p, time.Second, "opensent") },
-		"openconfirm": func() { r.add(p); f.accept().write(openOf(1).Marshal()); r.until(p, time.Second, "openconfirm") },
+		"opensent":    func() { r.add(p); f.accept(); r.until(p, "opensent") },
+		"openconfirm": func() { r.add(p); f.accept().write(openOf(1).Marshal()); r.until(p, "openconfirm") },
 		"established": func() { r.add(p); f.up(); r.established(p) },
 		"no server": func() {
 			c, g := r.configOf(p)
 			g.stop()
 			must(t, r.hub.Add(c))
 			f.dial()
-			r.until(p, time.Second, "idle")
+			r.until(p, "idle")
 		},
 		"two connections": func() { r.add(p); f.accept(); f.dial().next(wire.TypeOpen) },
 		"connecting": func() {
 			f.l.Close()
 			f.ns.Down(t, "v1")
 			r.add(p)
-			r.until(p, time.Second, "connect")
+			r.until(p, "connect")
 		},
 	}
 	for _, stage := range []string{"at once", "opensent", "openconfirm", "established", "no server", "two connections", "connecting"} {
@@ -294,7 +296,7 @@ func TestAllowed(t *testing.T) {
 	g.both()
 	b.has(net4, "BGP.as_path")
 	g.announce(route{Prefix: leak, NextHop: "10.0.1.1"}, route{Prefix: sibling, NextHop: "fd00:1::1"})
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		st := r.state(p)
 		if !strings.Contains(st.NotSent[leak], "may not be announced") || !strings.Contains(st.NotSent[sibling], "RFC 8950") || st.NotSent[net4] != "" {
 			return fmt.Sprint(st.NotSent)
@@ -306,7 +308,7 @@ func TestAllowed(t *testing.T) {
 	r.holds(p, net4)
 	// What was not sent may be withdrawn, and is forgotten by that.
 	g.withdraw(route{Prefix: leak, NextHop: "10.0.1.1"}, route{Prefix: sibling, NextHop: "fd00:1::1"})
-	eventually(t, 5*time.Second, func() string {
+	eventually(t, func() string {
 		if st := r.state(p); len(st.NotSent) != 0 {
 			return fmt.Sprint(st.NotSent)
 		}

@@ -95,7 +95,7 @@ func start(t *testing.T, cfg Config) *Client {
 // eventually waits until ok says yes.
 func eventually(t *testing.T, c *Client, what string, ok func(*Set, Status) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		set, status := c.Current()
 		if ok(set, status) {
 			return

@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// patience is how long a test waits for what is to come, on a busy box too.
+const patience = time.Minute
+
 // run starts a Watcher in real time.
 func run(t *testing.T, cfg Config) *Watcher {
 	t.Helper()
@@ -29,7 +32,7 @@ func run(t *testing.T, cfg Config) *Watcher {
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Error("Run does not end")
 		}
 	})
@@ -39,7 +42,7 @@ func run(t *testing.T, cfg Config) *Watcher {
 // eventually waits until the State is as ok says.
 func eventually(t *testing.T, w *Watcher, what string, ok func(State) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(w.State()); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(w.State()); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not %s: %+v", what, w.State())
 		}
@@ -173,7 +176,7 @@ func TestFIFO(t *testing.T) {
 				t.Fatal(err)
 			}
 			var err error
-			for deadline := time.Now().Add(5 * time.Second); err == nil && !time.Now().After(deadline); time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(patience); err == nil && !time.Now().After(deadline); time.Sleep(5 * time.Millisecond) {
 				_, err = writer.WriteString("\n")
 			}
 			if !errors.Is(err, syscall.EPIPE) {

@@ -83,7 +83,7 @@ func connect(t *testing.T, l link, to string, ours wire.Open) *session {
 	t.Helper()
 	s := &session{t: t, heard: heard{twoOctet: !ours.FourOctet}}
 	answers := map[string]int{} // the last one does not tell what was wrong
-	bgptest.Poll(100*time.Millisecond).Eventually(t, 60*time.Second, func() string {
+	bgptest.Poll(100*time.Millisecond).Eventually(t, func() string {
 		err := s.try(l, netip.MustParseAddr(to), ours)
 		if err == nil {
 			return ""

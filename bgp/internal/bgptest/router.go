@@ -24,7 +24,7 @@ type Daemon struct {
 // box a start may take seconds.
 func answers(t testing.TB, word string, ask func() string) {
 	t.Helper()
-	Poll(20*time.Millisecond).Eventually(t, 10*time.Second, func() string {
+	Poll(20*time.Millisecond).Eventually(t, func() string {
 		if out := ask(); !strings.Contains(out, word) {
 			return out
 		}

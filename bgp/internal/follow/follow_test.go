@@ -182,7 +182,7 @@ func TestRace(t *testing.T) {
 			runtime.Gosched() // the follower has its turn
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		mu.Lock()
 		done := last == l.Config()
 		mu.Unlock()
