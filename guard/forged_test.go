@@ -318,7 +318,7 @@ func TestFlood(t *testing.T) {
 		case len(a.State().Asking) == 0:
 			a.Wish(prefix1, sick)
 		}
-		if time.Since(end) > 20*time.Second {
+		if time.Since(end) > time.Minute {
 			t.Fatalf("%d rounds under the flood", rounds)
 		}
 	}

@@ -43,7 +43,8 @@ func TestDeadStaysOld(t *testing.T) {
 	b.stop()
 	f.nodes[1] = nil
 	r := &recorder{Memberlist: f.insider("z", f.roster[1].Gossip)}
-	died, age := time.Now(), a.report("b").Age
+	age := a.report("b").Age // before the time, that it is no older
+	died := time.Now()
 	replay := func(to *node) {
 		for _, raw := range reports {
 			r.say(t, to, raw)
@@ -56,8 +57,9 @@ func TestDeadStaysOld(t *testing.T) {
 	}
 	f.until("the word of b is old at a", func() bool {
 		replay(a)
+		dead := time.Since(died)
 		m := a.report("b")
-		if m.Age < age+time.Since(died)-time.Second {
+		if m.Age < age+dead-time.Second {
 			t.Fatalf("b, dead for %s, was heard %s ago", time.Since(died), m.Age)
 		}
 		return m.Age > a.fresh()
