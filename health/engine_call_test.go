@@ -85,6 +85,7 @@ func TestSilentHandshake(t *testing.T) {
 	p := realProbe("p", edge.ProbeHTTP, at)
 	p.Timeout = 100 * time.Millisecond
 	open := realProbe("open", edge.ProbeTCP, listen(t, "127.0.0.1:0").Addr().String())
+	open.Timeout = ample
 	m := New(Options{})
 	defer m.engine.close()
 	for range 3 {
@@ -110,7 +111,9 @@ func TestForget(t *testing.T) {
 		<-time.After(20 * time.Millisecond) // the run is to wait for it
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 	})
-	web, tcp := m.entry(realProbe("web", edge.ProbeHTTP, slow), nil), m.entry(realProbe("tcp", edge.ProbeTCP, slow), nil)
+	p, q := realProbe("web", edge.ProbeHTTP, slow), realProbe("tcp", edge.ProbeTCP, slow)
+	p.Timeout, q.Timeout = ample, ample
+	web, tcp := m.entry(p, nil), m.entry(q, nil)
 	for i, step := range []struct {
 		e       *entry
 		watched bool

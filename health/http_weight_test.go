@@ -113,7 +113,7 @@ func TestMonitorWeighs(t *testing.T) {
 	for id, url := range map[edge.ProbeID]string{"plain": plain.URL, "secret": secret.URL} {
 		probes = append(probes, edge.Probe{
 			ID: id, Kind: edge.ProbeHTTP, URL: url, Insecure: true, Body: "well",
-			Interval: 20 * time.Millisecond, Timeout: 10 * time.Second, Rise: 1, Fall: 1,
+			Interval: 20 * time.Millisecond, Timeout: ample, Rise: 1, Fall: 1,
 		})
 	}
 	plain.answer(200, "3")
@@ -121,7 +121,7 @@ func TestMonitorWeighs(t *testing.T) {
 	m.Set(probes)
 	shows := func(id edge.ProbeID, state edge.ProbeState, w string) {
 		t.Helper()
-		end := time.After(20 * time.Second)
+		end := time.After(time.Minute)
 		for last := status(t, m, id); last.State != state || written(last.Weight) != w; last = status(t, m, id) {
 			select { // a change of the weight alone must say so too
 			case <-m.Changed():
@@ -155,7 +155,7 @@ func TestTCPWeighsNothing(t *testing.T) {
 	m := start(t, Options{}, &fake{})
 	m.Set([]edge.Probe{{
 		ID: "a", Kind: edge.ProbeTCP, Addr: netip.MustParseAddrPort(w.Listener.Addr().String()),
-		Interval: 20 * time.Millisecond, Timeout: 10 * time.Second, Rise: 1, Fall: 1,
+		Interval: 20 * time.Millisecond, Timeout: ample, Rise: 1, Fall: 1,
 	}})
 	eventually(t, "up", func() bool { return status(t, m, "a").State == edge.Up })
 	if got := written(status(t, m, "a").Weight); got != "none" {

@@ -75,7 +75,7 @@ func TestGRPC(t *testing.T) {
 		{"no such service", edge.Probe{Addr: plain, GRPCService: "shop.None"}, "gRPC status NOT_FOUND: unknown service"},
 		{"no health service", edge.Probe{Addr: without}, "gRPC status UNIMPLEMENTED: unknown service grpc.health.v1.Health"},
 		{"unavailable", edge.Probe{Addr: sick}, "gRPC status UNAVAILABLE: the grüße are [1mout"},
-		{"slow", edge.Probe{Addr: slow, Timeout: 300 * time.Millisecond}, "read answer: no answer within 300ms"},
+		{"slow", edge.Probe{Addr: slow, Timeout: 2 * time.Second}, "read answer: no answer within 2s"},
 		{"TLS against a plain one", edge.Probe{Addr: plain, TLS: true, Insecure: true}, "tls handshake with 127.0.0.1"},
 		{"plain against TLS", edge.Probe{Addr: secure}, "read answer: "},
 		{"refused", edge.Probe{Addr: refused}, fmt.Sprintf("connect %s: connection refused", refused)},

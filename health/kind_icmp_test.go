@@ -154,7 +154,7 @@ func strayReplies(t *testing.T, router netns.NsHandle) {
 	p := edge.Probe{Kind: edge.ProbeICMP, Target: netip.MustParseAddr("10.9.0.2"), Timeout: 100 * time.Millisecond}
 	expect(t, try(t, p), "ping 10.9.0.2: no answer within 100ms")
 	honest.Store(true)
-	p.Timeout = 5 * time.Second
+	p.Timeout = ample
 	expect(t, try(t, p), "")
 	f.Close()
 	<-done

@@ -68,7 +68,7 @@ func TestTLSNoServer(t *testing.T) {
 	t.Parallel()
 	for say, want := range map[string]string{
 		"SSH-2.0-OpenSSH_9.2\r\n": "tls handshake with app.example: tls: first record does not look like a TLS handshake",
-		"":                        "tls handshake with app.example: no answer within 300ms",
+		"":                        "tls handshake with app.example: no answer within 2s",
 	} {
 		ln := listen(t, "127.0.0.1:0")
 		go func() {
@@ -81,7 +81,7 @@ func TestTLSNoServer(t *testing.T) {
 			_, _ = c.Read(make([]byte, 4096))
 			_, _ = c.Read(make([]byte, 4096)) // till it goes
 		}()
-		p := edge.Probe{Kind: edge.ProbeTLS, Addr: netip.MustParseAddrPort(ln.Addr().String()), Host: "app.example", Timeout: 300 * time.Millisecond}
+		p := edge.Probe{Kind: edge.ProbeTLS, Addr: netip.MustParseAddrPort(ln.Addr().String()), Host: "app.example", Timeout: 2 * time.Second}
 		expect(t, try(t, p), want)
 	}
 }
