@@ -35,7 +35,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // waitFor polls until cond holds.
 func waitFor(t *testing.T, what string, cond func() bool) {
@@ -153,7 +153,7 @@ func prepareBench(t *testing.T, change func(*edge.Config), upstreams ...netip.Ad
 			Proxy: edge.Proxy{
 				Certificates:  []edge.Certificate{cert},
 				Routes:        []edge.Route{{PathPrefix: "/"}},
-				HeaderTimeout: patience, IdleTimeout: 20 * time.Second, UpstreamTimeout: 5 * time.Second, DrainTimeout: 5 * time.Second,
+				HeaderTimeout: patience, IdleTimeout: 20 * time.Second, UpstreamTimeout: 20 * time.Second, DrainTimeout: patience,
 			},
 		},
 	}
