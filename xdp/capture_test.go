@@ -25,7 +25,7 @@ import (
 func (d device) captured(t testing.TB, o CaptureOptions, n int, send func()) []Sample {
 	t.Helper()
 	var all []Sample
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := d.capture(ctx, o, func(s Sample) bool {
 		all = append(all, s)
@@ -199,7 +199,7 @@ func TestCaptureEnds(t *testing.T) {
 		select {
 		case <-c.done:
 			check(t, c.err)
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("without a packet the capture does not end")
 		}
 		if got := d.sampling(t); got != 0 {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/catchment-dev/edge"
 	"github.com/cilium/ebpf/link"
@@ -104,7 +103,7 @@ func TestRefusedByTheStack(t *testing.T) {
 	l := newLab(t)
 	l.boxes(t)
 	in(t, l.client, func() {
-		_, err := net.DialTimeout("tcp", vip4+":9999", 5*time.Second)
+		_, err := net.DialTimeout("tcp", vip4+":9999", patience)
 		if err == nil || err.(*net.OpError).Timeout() {
 			t.Errorf("error is %v, want a refusal", err)
 		}

@@ -42,7 +42,7 @@ func TestSlowListOfFlows(t *testing.T) {
 	select {
 	case err := <-answered:
 		check(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("nothing answers while flows are listed")
 	}
 	closed := make(chan error, 1)

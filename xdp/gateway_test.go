@@ -87,10 +87,10 @@ func (l *lab) changeGateway(t *testing.T, macs ...[]byte) {
 		t.Helper()
 		for i := range pings {
 			at := pings[i].back.Load()
-			deadline := time.Now().Add(30 * time.Second)
+			deadline := time.Now().Add(patience)
 			for pings[i].back.Load() < at+20 {
 				if time.Now().After(deadline) {
-					t.Fatalf("%s: no datagrams come back within 30 s", when)
+					t.Fatalf("%s: no datagrams come back within %s", when, patience)
 				}
 				<-time.After(5 * time.Millisecond)
 			}

@@ -181,15 +181,18 @@ func (d device) name(v edgeVerdict) string {
 func addr(s string) netip.Addr         { return netip.MustParseAddr(s) }
 func addrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
+// patience is how long a test waits for what is to come, on a busy box too.
+const patience = time.Minute
+
 // eventually polls until ok, or fails.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for !ok() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within 10 s", what)
+			t.Fatalf("%s: not within %s", what, patience)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

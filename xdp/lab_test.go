@@ -203,10 +203,10 @@ func (l *lab) dial(t *testing.T, p edge.Protocol, to netip.AddrPort) net.Conn {
 	t.Helper()
 	var c net.Conn
 	var err error
-	in(t, l.client, func() { c, err = net.DialTimeout(p.String(), to.String(), 5*time.Second) })
+	in(t, l.client, func() { c, err = net.DialTimeout(p.String(), to.String(), patience) })
 	check(t, err)
 	t.Cleanup(func() { c.Close() })
-	check(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	check(t, c.SetDeadline(time.Now().Add(patience)))
 	return c
 }
 

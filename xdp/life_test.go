@@ -298,7 +298,7 @@ func TestBadOptions(t *testing.T) {
 func TestLock(t *testing.T) {
 	o := Options{Dir: quietPair(t), Interfaces: []string{"up0"}, Flows: 10}
 	f := openForwarder(t, o)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := Open(ctx, o); err == nil || !strings.Contains(err.Error(), "another process has it open") {
 		t.Errorf("opened twice: %v", err)

@@ -146,7 +146,7 @@ func (p pair) dial(t *testing.T, to netip.AddrPort) *net.TCPConn {
 	t.Helper()
 	var c net.Conn
 	var err error
-	in(t, p.client, func() { c, err = net.DialTimeout("tcp", to.String(), 5*time.Second) })
+	in(t, p.client, func() { c, err = net.DialTimeout("tcp", to.String(), 30*time.Second) })
 	check(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.TCPConn)

@@ -117,7 +117,7 @@ func TestFromTheBox(t *testing.T) {
 	for vip, client := range map[string]string{vip4: client4, vip6: client6} {
 		var accepted <-chan *net.TCPConn
 		in(t, p.client, func() { accepted = serve(t, at(client, 7000)) })
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(at(vip, 0)), Timeout: 5 * time.Second}
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(at(vip, 0)), Timeout: 30 * time.Second}
 		c, err := d.Dial("tcp", at(client, 7000).String())
 		check(t, err)
 		s := <-accepted
@@ -210,7 +210,7 @@ func fromBox(t *testing.T, to netip.AddrPort) {
 	if to.Addr().Is6() {
 		node = node6
 	}
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(at(node, 0)), Timeout: 5 * time.Second}
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(at(node, 0)), Timeout: 30 * time.Second}
 	c, err := d.Dial("tcp", to.String())
 	check(t, err)
 	c.Close()
@@ -245,7 +245,7 @@ func (p pair) ask(t *testing.T, to netip.AddrPort, n int) error {
 	in(t, p.client, func() { c, err = net.Dial("udp", to.String()) })
 	check(t, err)
 	defer c.Close()
-	check(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+	check(t, c.SetDeadline(time.Now().Add(30*time.Second)))
 	_, err = c.Write(make([]byte, n))
 	check(t, err)
 	got, err := c.Read(make([]byte, n+1))
@@ -276,7 +276,7 @@ func (p pair) ping(t *testing.T, to netip.Addr) {
 	in(t, p.client, func() { c, err = icmp.ListenPacket(network, from) })
 	check(t, err)
 	defer c.Close()
-	check(t, c.SetDeadline(time.Now().Add(5*time.Second)))
+	check(t, c.SetDeadline(time.Now().Add(30*time.Second)))
 	b, err := (&icmp.Message{Type: typ, Body: &icmp.Echo{ID: 1, Seq: 1, Data: make([]byte, 8)}}).Marshal(nil)
 	check(t, err)
 	_, err = c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()})
@@ -317,7 +317,7 @@ func TestNoPacketSeesHalfATable(t *testing.T) {
 				return
 			default:
 			}
-			c, err := net.DialTimeout("tcp", at(vip4, 443).String(), 5*time.Second)
+			c, err := net.DialTimeout("tcp", at(vip4, 443).String(), 30*time.Second)
 			if err != nil {
 				r.err = err
 				return
