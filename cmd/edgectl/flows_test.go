@@ -144,7 +144,7 @@ func TestCaptureInterrupted(t *testing.T) {
 	go func() {
 		code <- run(ctx, env{stdout: &out, stderr: &errs, now: time.Now}, []string{sock, "capture", "--out", path, "--service", "long"})
 	}()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if b, _ := os.ReadFile(path); string(b) == capturedBytes {
 			break
 		}

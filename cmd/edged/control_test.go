@@ -60,7 +60,7 @@ type permitting struct {
 func (g *permitting) Wish(p netip.Prefix, w guard.Wish) { g.wishes[p] = w }
 func (g *permitting) Permit(p netip.Prefix) edge.Permit { return g.permit }
 func (g *permitting) Leave(ctx context.Context, _ netip.Prefix, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	return do(ctx)
 }
@@ -88,7 +88,7 @@ func newRig(t *testing.T) *rig {
 
 func testConfig() *edge.Config {
 	return &edge.Config{
-		Local: edge.Local{ID: "a1", Speaker: edge.Speaker{Lease: 400 * time.Millisecond}},
+		Local: edge.Local{ID: "a1", Speaker: edge.Speaker{Lease: 2 * time.Second}},
 		Fleet: edge.Fleet{
 			Nodes: []edge.Node{
 				{ID: "a1", Site: "a", Addr4: netip.MustParseAddr("192.0.2.1"), Addr6: netip.MustParseAddr("2001:db8::1"), HealthPort: 9181},

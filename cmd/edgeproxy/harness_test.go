@@ -100,7 +100,7 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-const patience = 15 * time.Second
+const patience = time.Minute
 
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
@@ -289,7 +289,7 @@ func (p *process) wait() error {
 }
 
 func (p *process) state() (st edge.ProxyState, err error) {
-	ctx, cancel := context.WithTimeout(p.t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Second)
 	defer cancel()
 	err = p.client.Call(ctx, "GET", "/v1/state", nil, &st)
 	return st, err
@@ -304,7 +304,7 @@ func (p *process) awaitServing() {
 }
 
 func (s *site) curl(url string, args ...string) string {
-	args = append([]string{"-sk", "--max-time", "10", "-w", " %{http_code}", "--resolve", "www.example.net:443:" + s.vip()}, args...)
+	args = append([]string{"-sk", "--max-time", "60", "-w", " %{http_code}", "--resolve", "www.example.net:443:" + s.vip()}, args...)
 	out, err := exec.Command("curl", append(args, url)...).Output()
 	if err != nil {
 		return fmt.Sprintf("%s (%v)", out, err)

@@ -145,7 +145,7 @@ func (b *browser) eval(js string) string {
 // wait polls a JavaScript condition until it holds.
 func (b *browser) wait(js string) {
 	b.t.Helper()
-	for end := time.Now().Add(20 * time.Second); b.eval("Boolean("+js+")") != "true"; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); b.eval("Boolean("+js+")") != "true"; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			b.t.Fatalf("never true in the page: %s\n%s", js, b.eval("document.body.innerText"))
 		}

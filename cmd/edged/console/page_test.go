@@ -102,7 +102,7 @@ func TestPage(t *testing.T) {
 // the status that says how long it is, so "live" does not mean that it is there.
 func checkShows(t *testing.T, b *browser, selector string, wants []string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		seen := squeeze(b.text(selector))
 		lacks := slices.DeleteFunc(slices.Clone(wants), func(want string) bool { return strings.Contains(seen, want) })
 		if len(lacks) == 0 {
