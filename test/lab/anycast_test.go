@@ -113,13 +113,13 @@ func greet(t *testing.T, b *Box) {
 func ask(ctx context.Context, c *Client, vip netip.Addr, n int) (map[string]int, error) {
 	got := map[string]int{}
 	for range n {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		conn, err := c.Dial(ctx, "tcp", netip.AddrPortFrom(vip, 443).String())
 		cancel()
 		if err != nil {
 			return got, err
 		}
-		conn.(*net.TCPConn).SetDeadline(time.Now().Add(time.Second))
+		conn.(*net.TCPConn).SetDeadline(time.Now().Add(30 * time.Second))
 		b, err := io.ReadAll(conn)
 		conn.Close()
 		if err != nil {
@@ -131,7 +131,7 @@ func ask(ctx context.Context, c *Client, vip netip.Addr, n int) (map[string]int,
 }
 
 func testAnycast(t *testing.T, l *Lab) {
-	ctx := limit(t, 60*time.Second)
+	ctx := limit(t, patience)
 	speakers := map[string]*speaker{}
 	for _, b := range l.Boxes {
 		greet(t, b)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestDaemonIsSupervised(t *testing.T) {
-	ctx := limit(t, 30*time.Second)
+	ctx := limit(t, patience)
 	h, err := newHost("alone")
 	if err != nil {
 		t.Fatal(err)

@@ -93,7 +93,7 @@ func startAbandoned(t *testing.T) (*exec.Cmd, *bufio.Reader) {
 }
 
 func TestJanitorRemovesAbandonedLab(t *testing.T) {
-	ctx := limit(t, 60*time.Second)
+	ctx := limit(t, patience)
 	cmd, out := startAbandoned(t)
 	line, err := out.ReadBytes('\n')
 	if err != nil {
@@ -137,7 +137,7 @@ func TestJanitorRemovesAbandonedLab(t *testing.T) {
 func TestJanitorAfterEarlyDeath(t *testing.T) {
 	for _, after := range []time.Duration{50, 100, 200, 400} {
 		t.Run((after * time.Millisecond).String(), func(t *testing.T) {
-			ctx := limit(t, 30*time.Second)
+			ctx := limit(t, patience)
 			cmd, _ := startAbandoned(t)
 			pid := cmd.Process.Pid
 			<-time.After(after * time.Millisecond) // not a wait for something: when to kill
@@ -294,7 +294,7 @@ func TestProcessOutlivesNothing(t *testing.T) {
 	h.close() // ends the thread: the parent-death signal
 	select {
 	case <-p.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("the process lives on")
 	}
 	if unix.Kill(p.PID(), 0) == nil {

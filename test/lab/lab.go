@@ -19,7 +19,7 @@ const (
 	dirParent, dirPrefix = "/tmp", "catchment-lab-"
 	// convergeLimit is how long the routers may take until all of them know
 	// all networks.
-	convergeLimit = 30 * time.Second
+	convergeLimit = 2 * time.Minute
 )
 
 // Lab is a small internet. Its maps are filled by New and not changed after.

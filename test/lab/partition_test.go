@@ -51,7 +51,7 @@ func (n *notes) of(router string, p netip.Prefix) (story string) {
 }
 
 func testOwnRoutes(t *testing.T, l *Lab) {
-	ctx := limit(t, 40*time.Second)
+	ctx := limit(t, patience)
 	var seen notes
 	following, stop := context.WithCancel(ctx)
 	defer stop()
@@ -143,9 +143,9 @@ func TestComersFirst(t *testing.T) {
 
 // testIgnore: one way by datagrams, and so no connection at all; all others go on.
 func testIgnore(t *testing.T, l *Lab) {
-	ctx := limit(t, 30*time.Second)
+	ctx := limit(t, patience)
 	a, b := l.Boxes["a1"], l.Boxes["b1"]
-	hears := func(to, from *Box, family4 bool) bool {
+	hears := func(to, from *Box, family4, want bool) bool {
 		t.Helper()
 		at, src := to.Addr6, from.Addr6
 		if family4 {
@@ -164,28 +164,32 @@ func testIgnore(t *testing.T, l *Lab) {
 		if _, err := out.WriteTo([]byte("x"), pc.LocalAddr()); err != nil {
 			t.Fatalf("the sender was told: %v", err)
 		}
-		pc.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		wait := 500 * time.Millisecond
+		if want {
+			wait = patience
+		}
+		pc.SetReadDeadline(time.Now().Add(wait))
 		_, _, err = pc.ReadFrom(make([]byte, 9))
 		return err == nil
 	}
 	check := func(what string, ab, ba bool) {
 		t.Helper()
 		for _, v4 := range []bool{true, false} {
-			if got := hears(b, a, v4); got != ab {
+			if got := hears(b, a, v4, ab); got != ab {
 				t.Errorf("%s: b1 hears a1: %t, want %t (IPv4 %t)", what, got, ab, v4)
 			}
-			if got := hears(a, b, v4); got != ba {
+			if got := hears(a, b, v4, ba); got != ba {
 				t.Errorf("%s: a1 hears b1: %t, want %t (IPv4 %t)", what, got, ba, v4)
 			}
 		}
 	}
-	dials := func() error {
+	dials := func(limit time.Duration) error {
 		ln, err := b.Listen("tcp", b.Addr4+":9")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		dial, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		dial, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		c, err := a.Dial(dial, "tcp", ln.Addr().String())
 		if err == nil {
@@ -198,7 +202,7 @@ func testIgnore(t *testing.T, l *Lab) {
 		t.Fatal(err)
 	}
 	check("one way", true, false)
-	if err := dials(); !errors.Is(err, context.DeadlineExceeded) {
+	if err := dials(300 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("one way: connecting: %v; want silence", err)
 	}
 	if n, err := a.Ignored(); err != nil || n < 3 {
@@ -219,13 +223,13 @@ func testIgnore(t *testing.T, l *Lab) {
 		}
 	}
 	check("healed", true, true)
-	if err := dials(); err != nil {
+	if err := dials(patience); err != nil {
 		t.Errorf("healed: %v", err)
 	}
 }
 
 func testSickForOne(t *testing.T, l *Lab) {
-	ctx := limit(t, 20*time.Second)
+	ctx := limit(t, patience)
 	ask := func(box, path string) int {
 		t.Helper()
 		tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {

@@ -45,49 +45,61 @@ func (s *sink) Write(b []byte) (int, error) {
 func TestRelayKeepsOrderAndTime(t *testing.T) {
 	for _, delay := range []time.Duration{0, 3 * time.Millisecond, 20 * time.Millisecond} {
 		t.Run(delay.String(), func(t *testing.T) {
-			const n = 200
-			from, to := make(source), &sink{new: make(chan struct{}, n)}
-			r := newRelay(from, to, delay)
-			ctx, cancel := context.WithCancel(t.Context())
-			var wg sync.WaitGroup
-			wg.Go(func() { r.read(ctx) })
-			wg.Go(func() {
-				if err := r.write(ctx); err != nil {
-					t.Error(err)
+			// Alone it is 0.1 ms; tests share the cores with each other, and with others.
+			for try := 1; ; try++ {
+				median := medianLate(t, delay)
+				if median <= 2*time.Millisecond {
+					break
+				} else if t.Logf("the median packet came %s late", median); try == 10 {
+					t.Fatal("10 times too late")
 				}
-			})
-			sent := make([]time.Time, n)
-			pace := time.NewTicker(400 * time.Microsecond) // the sender's
-			defer pace.Stop()
-			for i := range n {
-				sent[i] = time.Now()
-				from <- binary.BigEndian.AppendUint64(nil, uint64(i))
-				for range i % 3 {
-					<-pace.C
-				}
-			}
-			for range n {
-				<-to.new
-			}
-			cancel()
-			close(from)
-			wg.Wait()
-			var late []time.Duration
-			for i, a := range to.got {
-				if a.n != uint64(i) {
-					t.Fatalf("packet %d came as number %d", a.n, i)
-				}
-				late = append(late, a.at.Sub(sent[i])-delay)
-			}
-			slices.Sort(late)
-			if late[0] < 0 {
-				t.Errorf("a packet came %s early", -late[0])
-			}
-			if median := late[n/2]; median > 2*time.Millisecond { // alone it is 0.1 ms; tests share the cores
-				t.Errorf("the median packet came %s late", median)
 			}
 		})
 	}
+}
+
+// medianLate is how much later than the delay most packets are.
+func medianLate(t *testing.T, delay time.Duration) time.Duration {
+	t.Helper()
+	const n = 200
+	from, to := make(source), &sink{new: make(chan struct{}, n)}
+	r := newRelay(from, to, delay)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { r.read(ctx) })
+	wg.Go(func() {
+		if err := r.write(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	sent := make([]time.Time, n)
+	pace := time.NewTicker(400 * time.Microsecond) // the sender's
+	defer pace.Stop()
+	for i := range n {
+		sent[i] = time.Now()
+		from <- binary.BigEndian.AppendUint64(nil, uint64(i))
+		for range i % 3 {
+			<-pace.C
+		}
+	}
+	for range n {
+		<-to.new
+	}
+	cancel()
+	close(from)
+	wg.Wait()
+	var late []time.Duration
+	for i, a := range to.got {
+		if a.n != uint64(i) {
+			t.Fatalf("packet %d came as number %d", a.n, i)
+		}
+		late = append(late, a.at.Sub(sent[i])-delay)
+	}
+	slices.Sort(late)
+	if late[0] < 0 {
+		t.Errorf("a packet came %s early", -late[0])
+	}
+	return late[n/2]
 }
 
 func TestRelayBoundsItsQueue(t *testing.T) {
@@ -101,7 +113,7 @@ func TestRelayBoundsItsQueue(t *testing.T) {
 	for range relayQueue + 100 {
 		from <- packet
 	}
-	if err := Until(limit(t, 5*time.Second), "packets are dropped", func() error {
+	if err := Until(limit(t, patience), "packets are dropped", func() error {
 		if r.dropped.Load() < 90 {
 			return io.ErrNoProgress
 		}

@@ -13,7 +13,7 @@ import (
 
 // sweepLimit is how long a sweep goes on killing. SIGKILL takes a process with
 // much memory, or a page fault under way, a moment.
-const sweepLimit = 10 * time.Second
+const sweepLimit = time.Minute
 
 // sweep kills every process in the network namespaces with these inode numbers
 // and waits until there is none. The caller holds the namespaces open, so that

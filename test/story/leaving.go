@@ -23,7 +23,7 @@ func proxyDies(ctx context.Context, t *Teller) error {
 		return err
 	}
 	defer w.close()
-	results, err := t.during(ctx, lab.Load{URL: URL, Rate: 20, For: 5 * time.Minute, Timeout: 2 * time.Second}, []string{"client-a", "client-b"}, func(ctx context.Context) error {
+	results, err := t.during(ctx, lab.Load{URL: URL, Rate: 20, For: 5 * time.Minute, Timeout: 10 * time.Second}, []string{"client-a", "client-b"}, func(ctx context.Context) error {
 		proxy.RestartNever()
 		start := time.Now()
 		if err := proxy.Kill(ctx); err != nil {
@@ -157,7 +157,7 @@ func sharedFails(ctx context.Context, t *Teller) error {
 		return err
 	}
 	defer w.close()
-	_, err = t.during(ctx, lab.Load{URL: URL, Rate: 10, For: 5 * time.Minute, Timeout: 3 * time.Second}, clients(), func(ctx context.Context) error {
+	_, err = t.during(ctx, lab.Load{URL: URL, Rate: 10, For: 5 * time.Minute, Timeout: 10 * time.Second}, clients(), func(ctx context.Context) error {
 		t.Lab.Shared.SetHealthy(false)
 		defer t.Lab.Shared.SetHealthy(true)
 		start := time.Now()
@@ -175,7 +175,7 @@ func sharedFails(ctx context.Context, t *Teller) error {
 			return err
 		}
 		for _, h := range home {
-			ask, cancel := context.WithTimeout(ctx, 5*time.Second)
+			ask, cancel := context.WithTimeout(ctx, 20*time.Second)
 			a, err := t.Lab.Clients[h.client].Get(ask, URL, lab.Way{})
 			cancel()
 			if err != nil {

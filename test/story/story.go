@@ -26,7 +26,7 @@ const URL = "https://www.example.net/"
 
 // patience bounds every wait of a step. The machine may be slow; what is quick
 // is printed with its time.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // Step is one part of the story.
 type Step struct {
@@ -90,7 +90,7 @@ func (t *Teller) boxes() []*lab.Box {
 	return out
 }
 
-// Until waits for a condition, a minute at the most; what is named in the error.
+// Until waits for a condition, with patience; what is named in the error.
 func Until(ctx context.Context, what string, holds func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -134,7 +134,7 @@ func decision(ctx context.Context, b *lab.Box) (edge.Decision, error) {
 func (t *Teller) servedBy(ctx context.Context, client, site string, w lab.Way) (lab.Answer, error) {
 	var a lab.Answer
 	err := Until(ctx, fmt.Sprintf("%s is served by site %s", client, site), func() error {
-		ask, cancel := context.WithTimeout(ctx, 3*time.Second)
+		ask, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		var err error
 		if a, err = t.Lab.Clients[client].Get(ask, URL, w); err == nil && a.Site != site {
