@@ -51,6 +51,10 @@ image-test: ## boots what make image has built, and breaks it: updates, power cu
 	mkdir -p out/bench
 	$(GO) test -v -count=1 -timeout 40m -run '^Test' ./test/image -args -image $(CURDIR)/out/image -cache $(CURDIR)/out/cache/image -figures $(CURDIR)/out/bench/image.json
 
+	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 10m
+	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v /e2e)" -race -timeout 10m -p 1
+	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 40m # it builds the daemons with the race detector; the lab's relays need the speed
+
 demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves it up)
 	@sh test/install.sh demo
 	@mkdir -p out/bin && $(GO) build -buildvcs=$(VCS) -o out/bin/demo ./test/demo

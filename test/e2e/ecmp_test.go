@@ -20,14 +20,14 @@ const (
 	// more than what may still be in a buffer.
 	progress = 30_000
 	// patience is how long no download may stand still.
-	patience = 10 * time.Second
+	patience = 20 * time.Second
 )
 
 // TestECMP loses one of two boxes among which a router spreads connections, with
 // long downloads under way: the other box sends each connection, of which it has
 // never seen a packet, to the backend that it has. The router is BIRD, then FRR.
 func TestECMP(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	bin := t.TempDir()
 	if err := lab.Build(ctx, bin, true); err != nil {
@@ -48,7 +48,7 @@ func TestECMP(t *testing.T) {
 // newPair has the lab up, with every backend in the ring of both boxes.
 func newPair(ctx context.Context, t *testing.T, kind lab.RouterKind, bin string) *pair {
 	t.Helper()
-	l, err := lab.New(ctx, lab.Pair(kind))
+	l, err := lab.New(ctx, patient(lab.Pair(kind)))
 	if err != nil {
 		t.Fatal(err)
 	}

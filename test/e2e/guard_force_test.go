@@ -29,7 +29,7 @@ func exitCode(err error) int {
 // the air any more, and nothing is served.
 func (s *siege) drainAndWait(ctx context.Context, b *lab.Box) error {
 	start := time.Now()
-	out, err := b.Ctl(ctx, "drain", "--wait", "60s", "--reason", "new disk")
+	out, err := b.Ctl(ctx, "drain", "--wait", "2m", "--reason", "new disk")
 	if err != nil {
 		return fmt.Errorf("drain --wait: %w: %s", err, out)
 	}
@@ -62,8 +62,8 @@ func (s *siege) force(ctx context.Context) error {
 		return err
 	}
 	const reason = "it eats packets, see INC-7"
-	_, err = box.Ctl(ctx, "drain", "--wait", "3s", "--reason", "power")
-	if exitCode(err) != 1 || !strings.Contains(err.Error(), "not drained within 3s") || !strings.Contains(err.Error(), "1 of 2 other sites promised to stay") || !strings.Contains(err.Error(), "c1: ") {
+	_, err = box.Ctl(ctx, "drain", "--wait", "12s", "--reason", "power")
+	if exitCode(err) != 1 || !strings.Contains(err.Error(), "not drained within 12s") || !strings.Contains(err.Error(), "1 of 2 other sites promised to stay") || !strings.Contains(err.Error(), "c1: ") {
 		return fmt.Errorf("drain --wait: %w; want exit code 1 and why not", err)
 	}
 	s.Say("refused: %v", err)

@@ -46,7 +46,7 @@ type siege struct {
 // recorded, at a hundred times the usual rate. Each part goes on where the one before
 // has ended.
 func TestGuard(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // else each edgectl waits for a second before it ends
 	bin := t.TempDir()
@@ -54,7 +54,7 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &siege{t: t}
-	l, err := lab.New(ctx, siegeTopology())
+	l, err := lab.New(ctx, patient(siegeTopology()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,8 +288,8 @@ func (s *siege) announces(ctx context.Context, b *lab.Box) error {
 // stays wants a router to have been sent no withdrawal by a box since before.
 func (s *siege) stays(ctx context.Context, b *lab.Box, before lab.Session) error {
 	now, err := s.session(ctx, b)
-	// FRR knows to the second when a session began.
-	if err == nil && (now.Paths != 2 || now.Withdraws != before.Withdraws || now.Since.Sub(before.Since).Abs() > 2*time.Second) {
+	// FRR says for how long it has been, and the answer may be late.
+	if err == nil && (now.Paths != 2 || now.Withdraws != before.Withdraws || now.Since.Sub(before.Since).Abs() > 5*time.Second) {
 		err = fmt.Errorf("%s has left %s: its session is %+v, and was %+v", b.Name(), b.Router, now, before)
 	}
 	return err
@@ -342,7 +342,7 @@ func (s *siege) quietLoad(ctx context.Context, clients ...string) (stop func() e
 	var g errgroup.Group
 	for _, name := range clients {
 		g.Go(func() error {
-			sent, err := s.Lab.Clients[name].Send(ctx, lab.Load{URL: story.URL, Rate: 20, For: 5 * time.Minute})
+			sent, err := s.Lab.Clients[name].Send(ctx, lab.Load{URL: story.URL, Rate: 20, For: 5 * time.Minute, Timeout: 10 * time.Second})
 			s.Say("%s meanwhile: %s", name, sent)
 			if n := len(sent.Failed()); err == nil && (n > 0 || len(sent) == 0) {
 				err = fmt.Errorf("%s: %d of %d requests failed", name, n, len(sent))

@@ -153,7 +153,7 @@ func restartBesideDeadBackend(ctx context.Context, t *testing.T, w world) error 
 	defer stop()
 	result := make(chan lab.Samples, 1)
 	go func() {
-		s, err := w.Lab.Clients["client-a"].Send(loads, lab.Load{URL: story.URL, Rate: 40, For: time.Minute})
+		s, err := w.Lab.Clients["client-a"].Send(loads, lab.Load{URL: story.URL, Rate: 40, For: 3 * time.Minute, Timeout: 10 * time.Second})
 		if err != nil {
 			t.Error(err)
 		}

@@ -62,7 +62,7 @@ func (p *pair) end() error {
 	for _, d := range p.downloads {
 		select {
 		case <-d.Done():
-		case <-time.After(patience):
+		case <-time.After(time.Minute):
 			return fmt.Errorf("a download from %s does not end", d.Server)
 		}
 		if sum += d.Read(); d.Err() == nil {
@@ -225,21 +225,16 @@ func (p *pair) busiest(home map[netip.AddrPort]*lab.Box, b *lab.Box) string {
 // accounts wants every packet of a box counted out once, and says what was
 // dropped; and that the servers took their packets out of tunnels.
 func (p *pair) accounts(ctx context.Context, b *lab.Box) {
-	st, err := b.Status(ctx)
+	f, err := balanced(ctx, b)
 	if err != nil {
 		p.t.Error(err)
 	}
-	sum := uint64(0)
-	for _, v := range st.Forwarder.Verdicts {
-		if sum += v.Count; v.Action == "drop" && v.Count > 0 {
+	for _, v := range f.Verdicts {
+		if v.Action == "drop" && v.Count > 0 {
 			p.Say("%s dropped %d packets: %s", b.Name(), v.Count, v.Reason)
 		}
 	}
-	p.Say("%s's forwarder: received %d, counted out %d", b.Name(), st.Forwarder.Received, sum)
-	// The counters are read one CPU after the other while packets come in.
-	if diff := int64(st.Forwarder.Received) - int64(sum); diff > 50 || diff < -50 || sum == 0 {
-		p.t.Errorf("%s: received %d, but the verdicts sum to %d", b.Name(), st.Forwarder.Received, sum)
-	}
+	p.Say("%s's forwarder: received %d, and counted out as many", b.Name(), f.Received)
 	for name, s := range p.Lab.Servers {
 		st, err := s.Forwarder()
 		if err != nil {

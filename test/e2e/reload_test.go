@@ -31,13 +31,13 @@ var reloads = flag.Int("reloads", 120, "how often TestReloadStorm reloads")
 // a request lost.
 func TestReloadStorm(t *testing.T) {
 	quietRaces(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+time.Duration(*reloads)*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute+time.Duration(*reloads)*time.Second)
 	defer cancel()
 	bin := t.TempDir()
 	if err := lab.Build(ctx, bin, true); err != nil {
 		t.Fatal(err)
 	}
-	l, err := lab.New(ctx, lab.Uplinks())
+	l, err := lab.New(ctx, patient(lab.Uplinks()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func (s *storm) send(ctx context.Context) (results *map[string]lab.Samples, wait
 		g.Go(func() (err error) {
 			var samples, more lab.Samples
 			for err == nil && ctx.Err() == nil {
-				more, err = s.Lab.Clients[w.client].Send(ctx, lab.Load{URL: story.URL, Way: w.way, Rate: w.rate, For: time.Minute})
+				more, err = s.Lab.Clients[w.client].Send(ctx, lab.Load{URL: story.URL, Way: w.way, Rate: w.rate, For: time.Minute, Timeout: 10 * time.Second})
 				samples = append(samples, more...)
 			}
 			all <- map[string]lab.Samples{name: samples}

@@ -24,7 +24,7 @@ func drainWhole(ctx context.Context, t *testing.T, w world) error {
 	defer stop()
 	sent := make(chan lab.Samples, 1)
 	go func() {
-		s, err := w.Lab.Clients["client-a"].Send(loadCtx, lab.Load{URL: story.URL, Rate: 40, For: 2 * time.Minute})
+		s, err := w.Lab.Clients["client-a"].Send(loadCtx, lab.Load{URL: story.URL, Rate: 40, For: 5 * time.Minute, Timeout: 10 * time.Second})
 		if err != nil {
 			t.Error(err)
 		}
@@ -35,6 +35,11 @@ func drainWhole(ctx context.Context, t *testing.T, w world) error {
 	}
 	if err := w.rung(ctx, "a1", lab.Prefix4.String(), edge.Withdrawn); err != nil {
 		return err
+	}
+	for _, p := range []netip.Prefix{lab.Prefix4, lab.Prefix6} { // BIRD and its kernel come behind
+		if err := w.Lab.Routers["r-a"].Await(ctx, p, "a2"); err != nil {
+			return err
+		}
 	}
 	withdrawn := time.Now()
 	if here, err := vipsOf(ctx, box); err != nil || len(here) == 0 {
@@ -113,20 +118,22 @@ func unserved(ctx context.Context, box *lab.Box) error {
 	})
 }
 
-// believedGone wants a box to count on the other no more.
+// believedGone waits until a box counts on the other no more.
 func believedGone(ctx context.Context, box *lab.Box) error {
-	st, err := box.Status(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range st.Services {
-		for _, b := range s.Backends {
-			if b.ID == "a1" && (b.InRing || b.State != edge.Down) {
-				return fmt.Errorf("%s has a1 of service %s as %+v", box.Name(), s.ID, b)
+	return story.Until(ctx, box.Name()+" counts on a1 no more", func() error {
+		st, err := box.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range st.Services {
+			for _, b := range s.Backends {
+				if b.ID == "a1" && (b.InRing || b.State != edge.Down) {
+					return fmt.Errorf("a1 of service %s is %+v", s.ID, b)
+				}
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // servedFirst reads in the history that the VIPs came back before the prefix.

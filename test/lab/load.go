@@ -17,7 +17,7 @@ type Load struct {
 	Rate int
 	// For is how long, at most 10 minutes; no request starts after it.
 	For time.Duration
-	// Timeout bounds a request; 0 is 5 s.
+	// Timeout bounds a request; 0 is 10 s.
 	Timeout time.Duration
 }
 
@@ -82,7 +82,7 @@ func pauseUntil(ctx context.Context, t time.Time) bool {
 }
 
 func sample(ctx context.Context, l Load, ask func(context.Context) (Answer, error)) Sample {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(l.Timeout, 5*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(l.Timeout, 10*time.Second))
 	defer cancel()
 	s := Sample{At: time.Now()}
 	s.Answer, s.Err = ask(ctx)
