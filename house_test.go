@@ -25,7 +25,9 @@ import (
 const module = "github.com/catchment-dev/edge"
 
 // floor1 are the top folders of floor 1. A new noun of the field is added here.
-func floor1() []string { return []string{"backbone", "bgp", "guard", "health", "image", "proxy", "xdp"} }
+func floor1() []string {
+	return []string{"backbone", "bgp", "guard", "health", "image", "proxy", "xdp"}
+}
 
 // owners are the giants that have one importer each. The lab may load programs
 // of its own.

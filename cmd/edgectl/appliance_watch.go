@@ -30,14 +30,15 @@ func (o *options) watch(ctx context.Context) error {
 	defer tick.Stop()
 	for last := ""; ; {
 		var st edge.SystemStatus
-		line := ""
+		line, state := "", ""
 		if err := o.call(ctx, "GET", "/v1/status", nil, &st); err != nil {
 			line = err.Error()
+			state = line
 		} else {
-			line = announcing(st)
+			line, state = announcing(st), rungs(st)
 		}
-		if line != last && ctx.Err() == nil {
-			last = line
+		if state != last && ctx.Err() == nil {
+			last = state
 			if err := o.write("edge: " + clean(line) + "\n"); err != nil {
 				return err
 			}
@@ -48,6 +49,15 @@ func (o *options) watch(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// rungs is what a change of is worth a line: reasons change with each probe.
+func rungs(st edge.SystemStatus) string {
+	var all []string
+	for _, d := range st.Decisions {
+		all = append(all, d.Prefix.String()+" "+string(d.Rung))
+	}
+	return "rungs " + strings.Join(all, ", ")
 }
 
 // announcing says in a line what is on the air, and why the rest is not.

@@ -62,7 +62,9 @@ func TestApplianceWatch(t *testing.T) {
 	out := &lines{ch: make(chan struct{}, 100)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)
-	go func() { done <- run(ctx, env{stdout: out, stderr: out, now: time.Now}, []string{"appliance", "watch", "--socket", path}) }()
+	go func() {
+		done <- run(ctx, env{stdout: out, stderr: out, now: time.Now}, []string{"appliance", "watch", "--socket", path})
+	}()
 	for range 3 {
 		<-asked
 	}
