@@ -37,7 +37,7 @@ test: ## everything that must hold; installs what it needs
 	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 20m
 	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v -e '/e2e$$' -e '/test/image$$')" -race -timeout 20m -p 1
 	bash test/rerun/run.sh out/test image ./test/image -race -timeout 20m -run '^TestShort' # the rest of it needs an image
-	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 30m # it builds the daemons with the race detector; the lab's relays need the speed
+	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 40m # it builds the daemons with the race detector; the lab's relays need the speed
 
 image: ## the appliance: disk images, payload, SBOM in out/image (PROFILE=cloud|metal VERSION=1.2.0; keys: docs/image.md)
 	sh test/install.sh image
@@ -50,10 +50,6 @@ image-test: ## boots what make image has built, and breaks it: updates, power cu
 	sh test/install.sh test
 	mkdir -p out/bench
 	$(GO) test -v -count=1 -timeout 40m -run '^Test' ./test/image -args -image $(CURDIR)/out/image -cache $(CURDIR)/out/cache/image -figures $(CURDIR)/out/bench/image.json
-
-	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 10m
-	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v /e2e)" -race -timeout 10m -p 1
-	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 40m # it builds the daemons with the race detector; the lab's relays need the speed
 
 demo: ## the whole product in a lab on this box, telling a story (KEEP=1 leaves it up)
 	@sh test/install.sh demo
