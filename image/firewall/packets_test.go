@@ -101,6 +101,7 @@ func (p pair) send(t *testing.T, one packet, counter string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
+	knocking := -1
 	p.in(t, p.outside, func() { // a socket stays in the namespace that it was made in
 		d := net.Dialer{LocalAddr: local(t, one), Control: func(_, _ string, c syscall.RawConn) error {
 			return withTTL(c, one)
@@ -108,8 +109,7 @@ func (p pair) send(t *testing.T, one packet, counter string) error {
 		network := one.network
 		if counter != "" && strings.HasPrefix(network, "tcp") {
 			// The handshake never ends: it is given up once it has been counted.
-			fd := p.knock(t, one)
-			t.Cleanup(func() { unix.Close(fd) })
+			knocking = p.knock(t, one)
 			done <- nil
 			return
 		}
@@ -135,6 +135,8 @@ func (p pair) send(t *testing.T, one packet, counter string) error {
 	if counter == "" {
 		return err
 	}
+	// Open, it would knock again, and be counted as what comes after it.
+	defer unix.Close(knocking)
 	for deadline := time.Now().Add(5 * time.Second); counts(t)[counter] == before; {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s has not moved", counter)
