@@ -84,7 +84,7 @@ func (l *lane) comesUp(ctx context.Context, t *testing.T, edit func(*vm.Spec)) e
 	}
 	t.Logf("%5.1f s  the initrd has verified the root", time.Since(start).Seconds())
 	if err := b.announced(ctx); err != nil {
-		return err
+		return fmt.Errorf("%w%s", err, b.autopsy())
 	}
 	took := time.Since(start).Seconds()
 	t.Logf("%5.1f s  the router has both prefixes", took)
@@ -137,10 +137,10 @@ func (b *box) sound(ctx context.Context, t *testing.T) error {
 	}{
 		{"XDP runs in the driver", "ip -o link show " + uplinkName, regexp.MustCompile(`\bxdp\b.*prog/xdp id|\bxdp/id`)},
 		{"no unit has failed", "systemctl --failed --no-legend --plain | cat", regexp.MustCompile(`^$`)},
-		{"nobody writes what is read-only", "journalctl -b --no-pager -o cat | grep -iE 'read-only file system|EROFS' | head -5", regexp.MustCompile(`^$`)},
+		{"nobody writes what is read-only", "journalctl -b --no-pager -o cat | grep -E 'Read-only file system|read-only file system|EROFS' | head -5", regexp.MustCompile(`^$`)},
 		{"the boot is good", "cat /run/edge-image/metrics.prom", regexp.MustCompile(`(?m)^edge_boot_good 1$`)},
 		{"systemd is content", "systemctl is-system-running --wait", regexp.MustCompile(`^running$`)},
-		{"/var is on the disk, and large", "findmnt -no SOURCE,SIZE /var", regexp.MustCompile(`^/dev/vda6\s+[34]`)},
+		{"/var is on the disk, and large", "findmnt -no SOURCE,SIZE /var", regexp.MustCompile(`/dev/vd[a-z]6\s+[34]`)},
 	} {
 		if out, err := b.holds(ctx, c.command, c.want); err != nil {
 			return fmt.Errorf("%s: %w: %s", c.what, err, out)

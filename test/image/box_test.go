@@ -120,10 +120,15 @@ func (b *box) announced(ctx context.Context) error {
 	return nil
 }
 
-// gone waits until the router has no session with a machine.
+// gone has the router drop its session with a machine that was cut off, which it
+// would do by itself when its hold time is over.
 func (s *site) gone(ctx context.Context) error {
+	r := s.Routers[routerName]
+	if _, err := r.Ask(ctx, fmt.Sprintf("restart 'box-%s'", boxName)); err != nil {
+		return err
+	}
 	return lab.Until(ctx, "the session of the machine before has ended", func() error {
-		got, err := s.Routers[routerName].Session(ctx, s.addr())
+		got, err := r.Session(ctx, s.addr())
 		if err == nil && got.Established {
 			err = errors.New("it is established")
 		}
@@ -176,7 +181,7 @@ func (b *box) refuses(ctx context.Context, command string, why *regexp.Regexp) e
 
 // holds waits until what a command prints matches.
 func (b *box) holds(ctx context.Context, command string, want *regexp.Regexp) (string, error) {
-	ctx, cancel := within(ctx, 2*reachLimit)
+	ctx, cancel := within(ctx, reachLimit)
 	defer cancel()
 	var out string
 	err := lab.UntilEvery(ctx, time.Second, fmt.Sprintf("%s shows %q", command, want), func() (err error) {
@@ -214,4 +219,16 @@ func (b *box) upgrade(ctx context.Context, source string) (string, error) {
 		err = fmt.Errorf("upgrade: %w: %s", err, out)
 	}
 	return out, err
+}
+
+// autopsy is what a box says of itself, for the message of a failure; "" if it does not
+// answer.
+func (b *box) autopsy() string {
+	ctx, cancel := within(context.Background(), reachLimit)
+	defer cancel()
+	out, err := b.guest.run(ctx, "edgectl status; systemctl --failed --no-legend --plain; journalctl -b -p warning --no-pager | tail -40; journalctl -b --no-pager -u edged -u edgebgp -u edgeproxy -o cat | tail -40")
+	if err != nil && out == "" {
+		return ""
+	}
+	return "\nthe box says:\n" + out
 }

@@ -116,7 +116,10 @@ func fullDisk(ctx context.Context, t *testing.T, l *lane) error {
 		if after, err := b.esp(ctx); err != nil || after != before {
 			return fmt.Errorf("the EFI partition had %q and has %q, %w", before, after, err)
 		}
-		_, err = b.runs(ctx, "edgectl upgrade --stage-only "+l.overHTTPS(goodVersion))
+		if err := b.mountPayloads(ctx); err != nil {
+			return err
+		}
+		_, err = b.runs(ctx, stage())
 		return err
 	})
 }

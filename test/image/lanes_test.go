@@ -157,7 +157,7 @@ func (l *lane) withBox(ctx context.Context, f func(*box) error) error {
 	defer b.end()
 	l.t.Logf("a box that announces is there after %.1f s", time.Since(start).Seconds())
 	if err := f(b); err != nil {
-		return fmt.Errorf("%w\nthe console ends with:\n%s", err, b.Console.Tail(40))
+		return fmt.Errorf("%w\nthe console ends with:\n%s%s", err, b.Console.Tail(40), b.autopsy())
 	}
 	return nil
 }

@@ -111,13 +111,15 @@ func pathOf(r *lab.Router) (pathState, bool) {
 var graceful = regexp.MustCompile(`BGP\.community:.*\(65535,0\)`)
 
 // parsePath reads BIRD's answer; false if it is none. BIRD's client takes a network
-// that is not there for a failure.
+// that nobody has for a failure; one that others have is an answer without a path.
 func parsePath(out string, err error) (pathState, bool) {
 	switch {
 	case strings.Contains(out, "Network not found"):
 		return pathGone, true
-	case err != nil || !strings.Contains(out, "box-"+boxName):
+	case err != nil || !strings.HasPrefix(out, "BIRD "):
 		return "", false
+	case !strings.Contains(out, "box-"+boxName):
+		return pathGone, true
 	case graceful.MatchString(out):
 		return pathLast, true
 	}

@@ -64,8 +64,8 @@ for spec in "$@"; do
 		--secureboot-private-key=/work/current.key --secureboot-certificate=/work/current.crt --no-sign-kernel \
 		--output="/work/uki.$version" >/dev/null
 	if [ "$version" = "$first" ]; then
-		tools /work/publish payload -version "$version" -profile cloud -uki "/work/uki.$version" -cert /work/current.crt \
-			-root /work/root.new -verity /work/verity.new -key /work/current.key -out "/work/out/$version"
+		tools /work/publish payload -version "$version" -profile cloud -uki "/work/uki.$version" \
+			-root /work/root.new -verity /work/verity.new -key /work/current.key -cert /work/current.crt -out "/work/out/$version"
 		continue
 	fi
 	cp -al "$work/out/$first" "$work/out/$version"

@@ -23,9 +23,10 @@ func TestShortPath(t *testing.T) {
 		{"a path", table(""), nil, pathFull, true},
 		{"with another community", table("\tBGP.community: (64512,1)\n"), nil, pathFull, true},
 		{"nobody prefers it", table("\tBGP.community: (64512,1) (65535,0)\n"), nil, pathLast, true},
-		{"none", "Network not found\n", errors.New("exit status 1"), pathGone, true},
+		{"nobody has it", "Network not found\n", errors.New("exit status 1"), pathGone, true},
 		{"BIRD does not answer", "", errors.New("exit status 1"), "", false},
-		{"an answer that is cut", "BIRD 2.0.12 ready.\n", nil, "", false},
+		{"others have it", "BIRD 2.0.12 ready.\n", nil, pathGone, true},
+		{"an answer that is none", "", nil, "", false},
 	} {
 		if got, ok := parsePath(c.out, c.err); got != c.want || ok != c.ok {
 			t.Errorf("%s: %q, %v, want %q, %v", c.what, got, ok, c.want, c.ok)
