@@ -25,6 +25,7 @@ func (k *checker) damping(path string, p Probe) {
 
 func (k *checker) probes() {
 	h := k.c.Fleet.Health
+	k.damping("fleet.health.node_check", h.NodeCheck)
 	if h.HoldMax < h.Hold && !k.bad["fleet.health.hold_max"] {
 		k.fail("fleet.health.hold_max", "%s is less than hold %s", short(h.HoldMax), short(h.Hold))
 	}

@@ -9,6 +9,9 @@ import (
 type HealthConfig struct {
 	Probes []Probe
 	Groups []Group
+	// NodeCheck is how the nodes of a site ask each other, and themselves, whether
+	// edgeproxy serves; it has no name and no URL.
+	NodeCheck Probe
 	// Needs are the dependencies of every prefix of a site.
 	Needs []Need
 	// Hold is how long a sick prefix must have been healthy again before the

@@ -11,10 +11,22 @@ func (r *reader) health(o *object) HealthConfig {
 		Hold:         want(o, "hold", duration(0, time.Hour, 0), or(10*time.Second)),
 		HoldMax:      want(o, "hold_max", duration(0, 24*time.Hour, 0), or(time.Hour)),
 		HoldHalfLife: want(o, "hold_half_life", duration(time.Minute, 24*time.Hour, 0), or(15*time.Minute)),
+		NodeCheck:    section(o, "node_check", "default {}", r.nodeCheck),
 		Needs:        r.needs(o),
 		Probes:       each(o, "probes", 0, r.probe),
 		Groups:       each(o, "groups", 0, r.group),
 	}
+}
+
+// nodeCheck reads how the proxies of a site's nodes are asked. It is quicker than a
+// probe: a node whose proxy has died takes packets until it is out of the ring.
+func (r *reader) nodeCheck(o *object) Probe {
+	p := Probe{Kind: ProbeHTTP, Interval: want(o, "interval", duration(minInterval, time.Minute, 0), or(500*time.Millisecond))}
+	p.Timeout = want(o, "timeout", duration(10*time.Millisecond, time.Minute, 0),
+		orElse(min(400*time.Millisecond, p.Interval), "400ms, or interval if that is less"))
+	p.Rise = want(o, "rise", number[int](1, 100), or(2))
+	p.Fall = want(o, "fall", number[int](1, 100), or(2))
+	return p
 }
 
 // The damping of every probe that says nothing else: a failure is seen within

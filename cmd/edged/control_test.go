@@ -98,9 +98,10 @@ func testConfig() *edge.Config {
 			Prefixes: []edge.Prefix{{Net: p4, MinSites: 1}, {Net: p6, MinSites: 1}},
 			Services: []edge.Service{{ID: "web", VIP: netip.MustParseAddrPort("198.51.100.10:443"), Protocol: edge.TCP, Proxied: true, TLS: true}},
 			Health: edge.HealthConfig{
-				Hold:   10 * time.Second,
-				Needs:  []edge.Need{{On: "web", Class: edge.Hard}},
-				Probes: []edge.Probe{{ID: "web", Kind: edge.ProbeTCP}},
+				NodeCheck: edge.Probe{Kind: edge.ProbeHTTP},
+				Hold:      10 * time.Second,
+				Needs:     []edge.Need{{On: "web", Class: edge.Hard}},
+				Probes:    []edge.Probe{{ID: "web", Kind: edge.ProbeTCP}},
 			},
 		},
 	}

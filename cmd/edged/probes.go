@@ -16,11 +16,10 @@ import (
 
 // proxyCheck is how the other nodes of a site, and this one, are asked whether
 // their proxy serves.
-func proxyCheck(n edge.Node, addr netip.Addr) edge.Probe {
-	return edge.Probe{
-		Kind: edge.ProbeHTTP, URL: fmt.Sprintf("http://%s/healthz", netip.AddrPortFrom(addr, n.HealthPort)),
-		Interval: 500 * time.Millisecond, Timeout: 400 * time.Millisecond, Rise: 2, Fall: 2,
-	}
+func proxyCheck(c *edge.Config, n edge.Node, addr netip.Addr) edge.Probe {
+	p := c.Fleet.Health.NodeCheck
+	p.URL = fmt.Sprintf("http://%s/healthz", netip.AddrPortFrom(addr, n.HealthPort))
+	return p
 }
 
 // backendCheck fills the service's check in for one backend; a service without

@@ -43,7 +43,7 @@ func targets(c *edge.Config, s edge.Service) []target {
 				continue
 			}
 			t := target{id: edge.BackendID(n.ID), addr: n.Addr(s.VIP.Addr()), weight: defaultWeight, local: n.ID == self.ID}
-			t.check = proxyCheck(n, t.addr)
+			t.check = proxyCheck(c, n, t.addr)
 			out = append(out, t)
 		}
 	} else {
