@@ -33,9 +33,9 @@ func TestMain(m *testing.M) {
 
 // The patience for an emulated machine on a box that does other things too.
 const (
-	bootLimit  = 150 * time.Second // from the firmware until it announces
-	firmLimit  = 2 * time.Minute   // from the firmware until the initrd has verified a root
-	reachLimit = time.Minute       // what a machine that runs needs for anything
+	bootLimit  = 5 * time.Minute // from the firmware until it announces
+	firmLimit  = 2 * time.Minute // from the firmware until the initrd has verified a root
+	reachLimit = time.Minute     // what a machine that runs needs for anything
 )
 
 // built are the files of make image.
