@@ -34,7 +34,9 @@ case $SIGN_KEY in
 pkcs11:*)
 	[ -n "${PKCS11_MODULE:-}" ] || fail "PKCS11_MODULE must be the library of the token of SIGN_KEY, in the tools root"
 	sign_key=$SIGN_KEY
-	sign_mkosi+=(--secure-boot-key="$SIGN_KEY" --secure-boot-key-source=provider:pkcs11)
+	# A % is special to mkosi, and it wants to be told twice where keys are.
+	sign_mkosi+=(--secure-boot-key="${SIGN_KEY//%/%%}" --secure-boot-key-source=provider:pkcs11
+		--sign-expected-pcr-key-source=provider:pkcs11)
 	;;
 *)
 	[ -s "$SIGN_KEY" ] || fail "SIGN_KEY: $SIGN_KEY is no file and no pkcs11: URI"
