@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -22,13 +21,7 @@ func (r *rig) force(ctx context.Context, in round) (before, after *outcome, err 
 	if err != nil {
 		return nil, nil, err
 	}
-	judge := func(o *outcome) error {
-		told, err := r.withdrawals(ctx, counts)
-		err = errors.Join(err, r.note(ctx, o))
-		o.judge(r.names(), r.book.changes(), told)
-		return err
-	}
-	if err := judge(before); err != nil {
+	if err := r.judgeForce(ctx, before, counts, ""); err != nil {
 		return nil, nil, err
 	}
 	victim := r.sites[slices.Index(r.names(), r.book.present(prefixes()[0])[0])]
@@ -47,5 +40,31 @@ func (r *rig) force(ctx context.Context, in round) (before, after *outcome, err 
 	if err != nil {
 		return nil, nil, err
 	}
-	return before, after, judge(after)
+	return before, after, r.judgeForce(ctx, after, counts, victim.name)
+}
+
+// judgeForce judges what has come about since the counts, with a site forced out or
+// none. A guard has its round on record only once edged has read back that the routers
+// have nothing any more: that is waited for.
+func (r *rig) judgeForce(ctx context.Context, o *outcome, counts map[string]int, forced string) error {
+	told, err := r.withdrawals(ctx, counts)
+	if err != nil {
+		return err
+	}
+	all := r.book.changes()
+	err = until(ctx, "the guards have all rounds on record", func() error {
+		if err := r.note(ctx, o); err != nil {
+			return err
+		}
+		for _, p := range prefixes() {
+			for _, l := range losses(r.names(), p, actual(all, told)) {
+				if l.site != forced && roundOf(l, o.said[l.site]) == nil {
+					return fmt.Errorf("there is none for %s", l)
+				}
+			}
+		}
+		return nil
+	})
+	o.judge(r.names(), all, told)
+	return err
 }
