@@ -18,6 +18,8 @@ type box struct {
 	*site
 	*vm.Machine
 	spec vm.Spec
+	// kept says that others go on from its disk.
+	kept bool
 }
 
 // healthy is a box that announced when it was saved.
@@ -68,6 +70,7 @@ func (b *box) freeze(ctx context.Context, version string) (*healthy, error) {
 		return nil, err
 	}
 	h := &healthy{spec: b.spec, state: b.spec.Dir + "/state", version: version, machineID: id}
+	b.kept = true
 	return h, b.Save(ctx, h.state)
 }
 
@@ -107,7 +110,9 @@ func (s *site) resume(ctx context.Context, h *healthy) (*box, error) {
 // end ends the box and removes its disk.
 func (b *box) end() {
 	b.Kill()
-	b.discard(b.spec)
+	if !b.kept {
+		b.discard(b.spec)
+	}
 }
 
 // announced waits until the router leads both prefixes to the box.
