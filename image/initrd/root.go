@@ -77,6 +77,11 @@ func moveKernelMounts() error {
 			return fmt.Errorf("move %s into the root: %w", dir, err)
 		}
 	}
+	// What is mounted from now on is shown by the name that it is mounted from, and
+	// /sysroot/dev is none that anybody finds later.
+	if err := errors.Join(os.RemoveAll("/dev"), os.Symlink(newRoot+"/dev", "/dev")); err != nil {
+		return fmt.Errorf("point /dev into the root: %w", err)
+	}
 	if err := unix.Mount("tmpfs", newRoot+"/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=20%"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}

@@ -48,7 +48,7 @@ func mountVar(c *console, p partition, n *notes) error {
 	if err := makeOrCheck(c, device, n); err != nil {
 		return err
 	}
-	if err := unix.Mount(newRoot+device, newRoot+"/var", "ext4", unix.MS_NODEV|unix.MS_NOSUID, ""); err != nil {
+	if err := unix.Mount(device, newRoot+"/var", "ext4", unix.MS_NODEV|unix.MS_NOSUID, ""); err != nil {
 		return fmt.Errorf("mount %s on /var: %w", device, err)
 	}
 	if err := growVar(p.length); err != nil {
