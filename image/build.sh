@@ -52,6 +52,16 @@ export SOURCE_DATE_EPOCH=$epoch
 
 step "tools root"
 "$here/tools.sh" "$work/tools"
+# systemd-sbsign 257 writes the time of day into what it signs: it gets that of the
+# commit.
+sbsign=$work/tools/usr/lib/systemd/systemd-sbsign
+mv "$sbsign" "$sbsign.real"
+cat >"$sbsign" <<EOF
+#!/bin/sh
+export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 TZ=UTC0 FAKETIME='$(date -u -d "@$epoch" '+%F %T')'
+exec /usr/lib/systemd/systemd-sbsign.real "\$@"
+EOF
+chmod 0755 "$sbsign"
 
 step "binaries"
 commands=(./cmd/edged ./cmd/edgebgp ./cmd/edgeproxy ./cmd/edgectl ./image/publish)
