@@ -167,7 +167,7 @@ func wrongs() []wrong {
 	const place = "/edge.yaml:"
 	return []wrong{
 		{"a time that is too short", swap("hold: 9s", "hold: 1s"), []string{place, "hold", "3s"}},
-		{"an unknown key", swap("lease: 5s", "laese: 5s"), []string{place, "laese"}},
+		{"an unknown key", swap(" lease: ", " laese: "), []string{place, "laese"}},
 		{"no YAML", swap("fleet:\n", "fleet: {{\n"), []string{place}},
 		{"half of a file", func(good string) string { return good[:len(good)/2] }, []string{place}},
 		{"no file at all", func(string) string { return "" }, []string{place}},
