@@ -106,7 +106,7 @@ func (l *lane) comesUp(ctx context.Context, t *testing.T, edit func(*vm.Spec)) e
 	if err := b.sync(ctx); err != nil {
 		return err
 	}
-	l.well, err = b.freeze(ctx, l.version)
+	l.well, err = b.freeze(ctx)
 	return err
 }
 
@@ -196,17 +196,7 @@ func rebootBox(ctx context.Context, t *testing.T, l *lane) error {
 			return err
 		}
 		t.Logf("%.1f s from the reset until it announces again", time.Since(start).Seconds())
-		if err := errors.Join(b.serves(ctx), b.sound(ctx, t), b.sameAs(ctx, l.well)); err != nil {
-			return err
-		}
-		if err := b.sync(ctx); err != nil {
-			return err
-		}
-		again, err := b.freeze(ctx, l.version)
-		if err == nil {
-			l.well = again
-		}
-		return err
+		return errors.Join(b.serves(ctx), b.sound(ctx, t), b.sameAs(ctx, l.well))
 	})
 }
 

@@ -18,16 +18,14 @@ type box struct {
 	*site
 	*vm.Machine
 	spec vm.Spec
-	// kept says that others go on from its disk.
-	kept bool
 }
 
 // healthy is a box that announced when it was saved.
 type healthy struct {
 	spec  vm.Spec
 	state string
-	// version is what it runs, from slot a; machineID is its own.
-	version, machineID string
+	// machineID is its own.
+	machineID string
 }
 
 // diskSize is larger than the image: the rest goes to /var.
@@ -64,13 +62,12 @@ func (s *site) install(ctx context.Context, image string) (vm.Spec, error) {
 }
 
 // freeze saves the box, which ends.
-func (b *box) freeze(ctx context.Context, version string) (*healthy, error) {
+func (b *box) freeze(ctx context.Context) (*healthy, error) {
 	id, err := b.guest.run(ctx, "cat /etc/machine-id")
 	if err != nil {
 		return nil, err
 	}
-	h := &healthy{spec: b.spec, state: b.spec.Dir + "/state", version: version, machineID: id}
-	b.kept = true
+	h := &healthy{spec: b.spec, state: b.spec.Dir + "/state", machineID: id}
 	return h, b.Save(ctx, h.state)
 }
 
@@ -110,9 +107,7 @@ func (s *site) resume(ctx context.Context, h *healthy) (*box, error) {
 // end ends the box and removes its disk.
 func (b *box) end() {
 	b.Kill()
-	if !b.kept {
-		b.discard(b.spec)
-	}
+	b.discard(b.spec)
 }
 
 // announced waits until the router leads both prefixes to the box.

@@ -47,7 +47,7 @@ func TestShortConfig(t *testing.T) {
 fleet:
   proxy:
     access_log: /tmp/lab/a1/access.log
-      - {name: proxy, kind: process, pid_file: /tmp/lab/a1/run/edgeproxy.pid}
+      - {name: proxy, kind: process, pid_file: /tmp/lab/a1/run/edgeproxy.pid, interval: 300ms, timeout: 300ms, rise: 2, fall: 2}
 `
 	want := `node:
   name: a1
@@ -56,7 +56,7 @@ fleet:
     interfaces: [enp0s5]
 fleet:
   proxy:
-      - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid}
+      - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid, interval: 3s, timeout: 3s, rise: 1, fall: 5}
 `
 	if got := imageConfig(in, "/tmp/lab"); got != want {
 		t.Errorf("got\n%s", got)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +137,12 @@ IPv6AcceptRA=no
 	})
 }
 
+// pace is that of the lab's probes, slowPace one that an emulated machine which writes
+// an update keeps up with.
+var pace = regexp.MustCompile(`interval: \S+, timeout: \S+, rise: \d+, fall: \d+`)
+
+const slowPace = "interval: 3s, timeout: 3s, rise: 1, fall: 5"
+
 // imageConfig turns a configuration of the lab into one of the image: the folders are
 // the defaults, the secrets are in /etc/edge, the uplink has another name.
 func imageConfig(yaml, dir string) string {
@@ -151,6 +158,7 @@ func imageConfig(yaml, dir string) string {
 			// An emulated machine that boots beside others is slow, not ill.
 			line += "    node_check: {interval: 2s, timeout: 2s, fall: 3}\n"
 		}
+		line = pace.ReplaceAllString(line, slowPace)
 		line = strings.ReplaceAll(line, dir+"/secrets/", "/etc/edge/secrets/")
 		line = strings.ReplaceAll(line, dir+"/"+boxName+"/run/", "/run/edge/")
 		out.WriteString(line)
