@@ -30,34 +30,17 @@ func powerCuts(ctx context.Context, t *testing.T, l *lane) error {
 	}
 	t.Logf("seed %d", s)
 	random := rand.New(rand.NewPCG(s, 0))
-	whole, err := l.stageWhole(ctx)
-	if err != nil {
+	if _, err := l.stagedBox(ctx); err != nil {
 		return err
 	}
-	t.Logf("an update that is not disturbed is staged in %.1f s", whole.Seconds())
 	for i := range *kills {
-		after := time.Duration(random.Int64N(int64(whole)))
+		after := time.Duration(random.Int64N(int64(l.stagingTook)))
 		// Two of them are followed to the end, which takes a whole boot.
 		if err := l.cutPower(ctx, t, after, i == 0 || i == *kills/2); err != nil {
 			return fmt.Errorf("cut %d, after %.2f s (seed %d): %w", i+1, after.Seconds(), s, err)
 		}
 	}
 	return nil
-}
-
-// stage is what the power is cut during.
-func stage() string { return "edgectl upgrade --stage-only --tries 1 " + from(goodVersion) }
-
-func (l *lane) stageWhole(ctx context.Context) (took time.Duration, err error) {
-	return took, l.withBox(ctx, func(b *box) error {
-		if err := b.mountPayloads(ctx); err != nil {
-			return err
-		}
-		start := time.Now()
-		_, err := b.runs(ctx, stage())
-		took = time.Since(start)
-		return err
-	})
 }
 
 func (l *lane) cutPower(ctx context.Context, t *testing.T, after time.Duration, toTheEnd bool) error {
@@ -141,38 +124,38 @@ func (b *box) completes(ctx context.Context, t *testing.T) error {
 // tamperedRoot changes the root of a version that is staged: the kernel has to notice,
 // and the box to come back.
 func tamperedRoot(ctx context.Context, t *testing.T, l *lane) error {
-	return l.withBox(ctx, func(b *box) error {
-		if err := b.mountPayloads(ctx); err != nil {
-			return err
-		}
-		if _, err := b.runs(ctx, stage()); err != nil {
-			return err
-		}
-		if err := b.sync(ctx); err != nil {
-			return err
-		}
-		b.Kill()
-		// Behind the superblock, which alone is read before systemd starts.
-		if err := vm.Spoil(b.spec.Disk, "edge-root-b", 4<<20, 64<<20); err != nil {
-			return err
-		}
-		next, err := l.again(ctx, b.spec)
-		if err != nil {
-			return err
-		}
-		defer next.end()
-		ctx, cancel := within(ctx, firmLimit)
-		defer cancel()
-		_, mark, err := next.Console.Await(ctx, 0, regexp.MustCompile(`Kernel panic`))
-		if err != nil {
-			return err
-		}
-		if _, err := next.mustBoot(ctx, mark, l.version, "a"); err != nil {
-			return err
-		}
-		t.Logf("the tampered root panics, and %s boots", l.version)
-		return nil
-	})
+	staged, err := l.stagedBox(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := within(ctx, 2*firmLimit)
+	defer cancel()
+	spec, err := l.machine(ctx, staged.spec.Disk, staged.spec.Vars)
+	if err != nil {
+		return err
+	}
+	spec.CPUs = 1
+	// Behind the superblock, which alone is read before systemd starts.
+	if err := vm.Spoil(spec.Disk, "edge-root-b", 4<<20, 64<<20); err != nil {
+		return err
+	}
+	b, err := l.start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	defer b.end()
+	mark, err := b.mustBoot(ctx, 0, goodVersion, "b")
+	if err != nil {
+		return err
+	}
+	if _, mark, err = b.Console.Await(ctx, mark, regexp.MustCompile(`Kernel panic.*corrupted`)); err != nil {
+		return err
+	}
+	if _, err := b.mustBoot(ctx, mark, l.version, "a"); err != nil {
+		return err
+	}
+	t.Logf("the tampered root panics, and %s boots", l.version)
+	return nil
 }
 
 // clockAhead starts the box with a battery that has run wild.

@@ -48,6 +48,7 @@ func (s *site) again(ctx context.Context, of vm.Spec) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
+	spec.CPUs, spec.Volumes = of.CPUs, of.Volumes
 	return s.start(ctx, spec)
 }
 

@@ -14,13 +14,10 @@ import (
 // itself, to say why, and to refuse the version from then on.
 func breaks(f fault) func(context.Context, *testing.T, *lane) error {
 	return func(ctx context.Context, t *testing.T, l *lane) error {
-		return l.withBox(ctx, func(b *box) error {
+		return l.withStaged(ctx, func(b *box) error {
 			ctx, cancel := within(ctx, 3*bootLimit)
 			defer cancel()
 			mark := b.Console.Mark()
-			if err := b.mountPayloads(ctx); err != nil {
-				return err
-			}
 			start := time.Now()
 			if _, err := b.upgrade(ctx, from(f.version)); err != nil {
 				return err
@@ -78,7 +75,7 @@ func (b *box) tellsOf(ctx context.Context, f fault) error {
 }
 
 // fullDisk has no room for an update, first in /var, then in the EFI partition: it is
-// refused, nothing changes, and the box goes on announcing. With room it is taken.
+// refused, nothing changes, and the box goes on announcing.
 func fullDisk(ctx context.Context, t *testing.T, l *lane) error {
 	return l.withBox(ctx, func(b *box) error {
 		ctx, cancel := within(ctx, 2*bootLimit)
@@ -116,11 +113,7 @@ func fullDisk(ctx context.Context, t *testing.T, l *lane) error {
 		if after, err := b.esp(ctx); err != nil || after != before {
 			return fmt.Errorf("the EFI partition had %q and has %q, %w", before, after, err)
 		}
-		if err := b.mountPayloads(ctx); err != nil {
-			return err
-		}
-		_, err = b.runs(ctx, stage())
-		return err
+		return nil
 	})
 }
 

@@ -38,14 +38,13 @@ fsck.erofs --extract=/work/tree --xattrs /work/root >/dev/null
 cd /work/tree
 sed -i 's/^IMAGE_VERSION=.*/IMAGE_VERSION=$first/' usr/lib/os-release
 mkdir -p usr/lib/edge-broken usr/lib/systemd/system/sysinit.target.wants usr/lib/systemd/system/edge-health.service.d
-cp /work/broken/break /work/broken/crash usr/lib/edge-broken/
-# A key that every configuration of the test has is unknown to this one.
-sed 's/promise_lease/promise_leasX/g' usr/bin/edgectl >usr/lib/edge-broken/edgectl
-chmod 755 usr/lib/edge-broken/*
+install -m 0755 /work/broken/break /work/broken/crash usr/lib/edge-broken/
+# An emulated machine hashes 20 MB a second: without what nothing of the test needs.
+rm -rf usr/lib/python3* usr/bin/python3* usr/lib/udev/hwdb.bin usr/bin/perl* usr/share/{doc,perl5,python3,mime,fish,zoneinfo}
 cp /work/broken/edge-broken.service usr/lib/systemd/system/
 ln -s ../edge-broken.service usr/lib/systemd/system/sysinit.target.wants/
 # Nobody waits three minutes for each version that cannot become good.
-printf '[Service]\nExecStart=\nExecStart=/usr/bin/edgectl appliance health --within 75s\n' >usr/lib/systemd/system/edge-health.service.d/50-test.conf
+printf '[Service]\nExecStart=\nExecStart=/usr/bin/edgectl appliance health --within 45s\n' >usr/lib/systemd/system/edge-health.service.d/50-test.conf
 mkfs.erofs --quiet -zlz4 -T0 -U 5c0f1f7a-0b6b-4d2e-9a3c-4f4c8d0e5b5f /work/root.new /work/tree
 veritysetup format --salt=$(printf '%064d' 7) --uuid=5c0f1f7a-0b6b-4d2e-9a3c-4f4c8d0e5b50 /work/root.new /work/verity.new |
 	sed -n 's/^Root hash:[[:space:]]*//p' >/work/roothash
