@@ -49,12 +49,15 @@ func badKey(line []byte) string {
 
 // crypts are the hashes that libxcrypt of Debian 13 checks, by their prefix
 // (crypt(5)), without those that are broken by now.
-var crypts = regexp.MustCompile(`^\$(y|gy|7|6|5|2b|2y)\$[./A-Za-z0-9$=,]{8,500}$`)
+var crypts = regexp.MustCompile(`^\$(y|gy|7|6|5|2b|2y)\$[./A-Za-z0-9$=,]+$`)
+
+// Of a hash, in bytes.
+const shortestCrypt, longestCrypt = 11, 504
 
 // checkPassword judges the hash of root's password for the serial console.
 func checkPassword(src []byte) (hash string, problems Problems) {
 	hash = strings.TrimRight(string(src), "\r\n")
-	if !crypts.MatchString(hash) {
+	if len(hash) < shortestCrypt || len(hash) > longestCrypt || !crypts.MatchString(hash) {
 		// Not shown: it may be the password itself.
 		problems.at(passwordFile, "make one with: mkpasswd -m yescrypt, or openssl passwd -6", "it is not one line with a hash of crypt(3)")
 		return "", problems
@@ -62,14 +65,17 @@ func checkPassword(src []byte) (hash string, problems Problems) {
 	return hash, nil
 }
 
-var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+
+// longestLabel is in bytes.
+const longestLabel = 63
 
 // checkHostname judges the name of the box (hostname(7), RFC 1123 section 2.1).
 func checkHostname(src []byte) (name string, problems Problems) {
 	name = strings.TrimSpace(string(src))
 	ok := len(name) <= 64
 	for _, one := range strings.Split(strings.ToLower(name), ".") {
-		ok = ok && label.MatchString(one)
+		ok = ok && len(one) <= longestLabel && label.MatchString(one)
 	}
 	if !ok {
 		problems.at(hostnameFile, "", "expected one line with a name of at most 64 of a-z, 0-9, - and .")

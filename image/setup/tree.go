@@ -90,7 +90,13 @@ func (ps *Problems) at(file, remedy, format string, args ...any) {
 	*ps = append(*ps, Problem{File: file, Message: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-var goodName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,127}$`)
+// goodName is what a file may be called. Its length is looked at apart, as with the
+// other patterns of this package: one that counts is as long as its count, and each
+// start of a process compiles it.
+var goodName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._@+-]*$`)
+
+// longestName is in bytes.
+const longestName = 128
 
 // parts is the remedy for a file that has no place in a configuration.
 const parts = "expected edge.yaml, network/*.network|netdev|link, authorized_keys, hostname, password, secrets/* and health.d/*"
@@ -115,7 +121,7 @@ func ignored(name string) bool {
 func partOf(name string) string {
 	dir, base := path.Split(name)
 	for _, one := range strings.Split(name, "/") {
-		if !goodName.MatchString(one) {
+		if len(one) > longestName || !goodName.MatchString(one) {
 			return "its name has characters other than a-z, A-Z, 0-9 and ._@+-, or begins with one of those"
 		}
 	}

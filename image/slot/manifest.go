@@ -95,9 +95,12 @@ func ParseManifest(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
+// Of the words and names of a manifest, in bytes.
+const longestWord, longestName = 64, 200
+
 var (
-	plainName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._+~^-]{0,199}$`)
-	plainWord = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,63}$`)
+	plainName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._+~^-]*$`)
+	plainWord = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]*$`)
 )
 
 func (m *Manifest) check() error {
@@ -105,7 +108,7 @@ func (m *Manifest) check() error {
 		return err
 	}
 	for key, word := range map[string]string{"profile": m.Profile, "arch": m.Arch} {
-		if !plainWord.MatchString(word) {
+		if len(word) > longestWord || !plainWord.MatchString(word) {
 			return fmt.Errorf("%s: %.70q is no word", key, word)
 		}
 	}
@@ -133,7 +136,7 @@ func (f File) check() error {
 		least, most = leastUKI, maxUKI
 	}
 	switch {
-	case !plainName.MatchString(f.Name) || f.Name == ManifestName || f.Name == SignatureName:
+	case len(f.Name) > longestName || !plainName.MatchString(f.Name) || f.Name == ManifestName || f.Name == SignatureName:
 		return fmt.Errorf("name: %.70q is not the plain name of a file", f.Name)
 	case f.Size < least || f.Size > most:
 		return fmt.Errorf("size: %d is not in %d to %d", f.Size, least, most)
