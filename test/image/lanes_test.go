@@ -54,6 +54,7 @@ func updates() []part {
 func accidents() []part {
 	return []part{
 		{"a new box with a configuration in SMBIOS comes up and announces", firstBootSMBIOS, true},
+		{"configurations that are confirmed, and that are not", changes, false},
 		{"a full disk", fullDisk, false},
 		{"signatures and sums that are wrong", wrongSignatures, false},
 		{"the power fails during an update", powerCuts, false},
