@@ -40,6 +40,43 @@ func powerCuts(ctx context.Context, t *testing.T, l *lane) error {
 			return fmt.Errorf("cut %d, after %.2f s (seed %d): %w", i+1, after.Seconds(), s, err)
 		}
 	}
+	after := time.Duration(random.Int64N(int64(trialTime)))
+	if err := l.cutTrial(ctx, t, after); err != nil {
+		return fmt.Errorf("cut after %.2f s of the trial (seed %d): %w", after.Seconds(), s, err)
+	}
+	return nil
+}
+
+// trialTime is how long a boot under trial may run before its power is cut: in this
+// time no emulated machine is found to be good.
+const trialTime = 25 * time.Second
+
+// cutTrial cuts the power while the new version boots, which has one try: the version
+// that ran comes back.
+func (l *lane) cutTrial(ctx context.Context, t *testing.T, after time.Duration) error {
+	b, err := l.again(ctx, l.staged.spec)
+	if err != nil {
+		return err
+	}
+	defer b.end()
+	if _, err := b.mustBoot(ctx, 0, goodVersion, "b"); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(after):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	b.Kill()
+	next, err := l.again(ctx, b.spec)
+	if err != nil {
+		return err
+	}
+	defer next.end()
+	if _, err := next.mustBoot(ctx, 0, l.version, "a"); err != nil {
+		return err
+	}
+	t.Logf("cut %.2f s into the trial: %s boots", after.Seconds(), l.version)
 	return nil
 }
 

@@ -207,19 +207,19 @@ func (b *box) esp(ctx context.Context) (string, error) {
 	return b.runs(ctx, "ls -1s /efi/EFI/Linux && df --output=avail /efi | tail -1")
 }
 
-// upgrade has the box go to a version of the volume, and returns what it said. That
-// the connection breaks is how it ends.
-func (b *box) upgrade(ctx context.Context, source string) (string, error) {
+// reboots gives an order of edgectl that ends with a reboot: that the connection breaks
+// is how it ends.
+func (b *box) reboots(ctx context.Context, order string) error {
 	ctx, cancel := within(ctx, 4*time.Minute)
 	defer cancel()
-	out, err := b.guest.run(ctx, "edgectl upgrade --tries 1 --wait 2m "+source+" 2>&1")
-	if strings.Contains(out, "rebooting into") {
+	out, err := b.guest.run(ctx, "edgectl "+order+" 2>&1")
+	if strings.Contains(out, "rebooting") {
 		err = nil
 	}
 	if err != nil {
-		err = fmt.Errorf("upgrade: %w: %s", err, out)
+		err = fmt.Errorf("edgectl %s: %w: %s", order, err, out)
 	}
-	return out, err
+	return err
 }
 
 // autopsy is what a box says of itself, for the message of a failure; "" if it does not

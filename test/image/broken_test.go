@@ -19,7 +19,7 @@ func breaks(f fault) func(context.Context, *testing.T, *lane) error {
 			defer cancel()
 			mark := b.Console.Mark()
 			start := time.Now()
-			if _, err := b.upgrade(ctx, from(f.version)); err != nil {
+			if err := b.reboots(ctx, "upgrade --tries 1 --wait 2m "+from(f.version)); err != nil {
 				return err
 			}
 			t.Logf("%5.1f s  written, drained, rebooting", time.Since(start).Seconds())

@@ -49,7 +49,7 @@ func confirmedChange(ctx context.Context, b *box) error {
 	if _, err := b.holds(ctx, "edgectl config show", regexp.MustCompile(`^generation 2 is in force\n`)); err != nil {
 		return err
 	}
-	_, err := b.holds(ctx, "systemctl is-active edge-confirm; edgectl config live", regexp.MustCompile(`^inactive\n(?s:.*)max_cycles: 101\b`))
+	_, err := b.holds(ctx, "systemctl is-active edge-confirm; grep max_cycles /etc/edge/edge.yaml", regexp.MustCompile(`^inactive\n.*max_cycles: 101\b`))
 	return errors.Join(err, b.announced(ctx))
 }
 

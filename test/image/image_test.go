@@ -19,6 +19,7 @@ import (
 
 var (
 	imageDir = flag.String("image", "../../out/image", "folder that make image has written")
+	profile  = flag.String("profile", "cloud", "of the image: cloud or metal")
 	cache    = flag.String("cache", "../../out/cache/image", "folder with the tools root of the build")
 	figures  = flag.String("figures", "", "file for the figures; empty: none")
 	seed     = flag.Uint64("seed", 0, "of the random moments; 0: by the clock")
@@ -43,15 +44,15 @@ type built struct{ raw, version string }
 
 func findBuilt(t *testing.T) built {
 	t.Helper()
-	raws, err := filepath.Glob(filepath.Join(*imageDir, "edge_*_cloud.raw"))
+	raws, err := filepath.Glob(filepath.Join(*imageDir, "edge_*_"+*profile+".raw"))
 	if err != nil || len(raws) != 1 {
-		t.Fatalf("%s has %d images of the profile cloud (%v), want one: make image", *imageDir, len(raws), err)
+		t.Fatalf("%s has %d images of the profile %s (%v), want one: make image PROFILE=%s", *imageDir, len(raws), *profile, err, *profile)
 	}
 	raw, err := filepath.Abs(raws[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(raw), "edge_"), "_cloud.raw")
+	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(raw), "edge_"), "_"+*profile+".raw")
 	return built{raw: raw, version: version}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -58,6 +59,7 @@ func accidents() []part {
 		{"a full disk", fullDisk, false},
 		{"signatures and sums that are wrong", wrongSignatures, false},
 		{"the power fails during an update", powerCuts, false},
+		{"an update that fills the disk", breaks(faults()[4]), false},
 		{"a root that was tampered with", tamperedRoot, false},
 		{"poweroff: permit, drain, withdrawal", powerOff, false},
 		{"the clock is 10 years ahead", clockAhead, false},
@@ -69,10 +71,11 @@ func accidents() []part {
 // TestImage is all of it.
 func TestImage(t *testing.T) {
 	b := findBuilt(t)
-	dir, bin := t.TempDir(), t.TempDir()
+	dir, bin, machine := t.TempDir(), t.TempDir(), t.TempDir()
 	var p *payloads
 	g, ctx := errgroup.WithContext(t.Context())
 	g.Go(func() error { return lab.Build(ctx, bin, false) })
+	g.Go(func() error { return makeQEMU(ctx, machine) })
 	g.Go(func() (err error) {
 		start := time.Now()
 		p, err = newPayloads(ctx, b, dir)
@@ -87,7 +90,7 @@ func TestImage(t *testing.T) {
 		for name, parts := range map[string][]part{"updates": updates(), "accidents": accidents()} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				l := newLane(t, b, p, bin)
+				l := newLane(t, b, p, newSite(t.Context(), t, bin, filepath.Join(machine, "qemu")))
 				l.report = measured
 				l.runs(t, parts)
 			})
@@ -98,9 +101,9 @@ func TestImage(t *testing.T) {
 	}
 }
 
-func newLane(t *testing.T, b built, p *payloads, bin string) *lane {
+func newLane(t *testing.T, b built, p *payloads, s *site) *lane {
 	t.Helper()
-	l := &lane{site: newSite(t.Context(), t, bin), built: b, payloads: p, version: b.version}
+	l := &lane{site: s, built: b, payloads: p, version: b.version}
 	var err error
 	if l.server, err = p.serve(l.host(), gateway, l.Dir()); err != nil {
 		t.Fatal(err)

@@ -46,6 +46,7 @@ func faults() []fault {
 		{"edged", "900.1.2", "edged"},
 		{"config", "900.1.3", "configuration"},
 		{"bgp", "900.1.4", "bgp"},
+		{"disk", "900.1.5", "disk"},
 	}
 }
 
@@ -63,7 +64,7 @@ func newPayloads(ctx context.Context, b built, dir string) (*payloads, error) {
 		args = append(args, f.version+"="+f.name)
 	}
 	cmd := exec.CommandContext(ctx, "./remake.sh", args...)
-	cmd.Env = append(os.Environ(), "CACHE="+*cache)
+	cmd.Env = append(os.Environ(), "CACHE="+*cache, "PROFILE="+*profile)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("make more versions: %w\n%s", err, out)
 	}

@@ -4,11 +4,11 @@
 # The first version has the root of the image with other bytes in it (its version);
 # all others share that root too, and a FAULT (see testdata/broken) is a word of
 # their kernel command line. All are signed with the test key of the build.
-# CACHE has the tools root of image/tools.sh.
+# CACHE has the tools root of image/tools.sh; PROFILE is cloud if not set.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 image=$here/../../image
-built=$(realpath "$1") out=$2
+built=$(realpath "$1") out=$2 profile=${PROFILE:-cloud}
 shift 2
 if [ "${REMAKE_UNSHARED:-}" != yes ]; then
 	REMAKE_UNSHARED=yes exec unshare --mount --propagation private "$0" "$built" "$out" "$@"
@@ -23,7 +23,7 @@ tools() { "$image/inroot" "$work/tools" -b "$work:/work" -- "$@"; }
 (cd "$here/../.." && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$work/publish" ./image/publish)
 cp "$built"/keys/current.{key,crt} "$work/"
 cp -R "$here/testdata/broken" "$work/broken"
-for part in root efi; do zstd -q -d -o "$work/$part" "$built"/payload_cloud/edge_*."$part".zst; done
+for part in root efi; do zstd -q -d -o "$work/$part" "$built/payload_$profile"/edge_*."$part".zst; done
 
 # The kernel, the initrd and the command line of the image.
 for section in linux initrd cmdline osrel uname; do
@@ -44,7 +44,8 @@ rm -rf usr/lib/python3* usr/bin/python3* usr/lib/udev/hwdb.bin usr/bin/perl* usr
 cp /work/broken/edge-broken.service usr/lib/systemd/system/
 ln -s ../edge-broken.service usr/lib/systemd/system/sysinit.target.wants/
 # Nobody waits three minutes for each version that cannot become good.
-printf '[Service]\nExecStart=\nExecStart=/usr/bin/edgectl appliance health --within 45s\n' >usr/lib/systemd/system/edge-health.service.d/50-test.conf
+install -m 0755 /work/broken/health usr/lib/edge-broken/
+printf '[Service]\nExecStart=\nExecStart=/usr/lib/edge-broken/health\n' >usr/lib/systemd/system/edge-health.service.d/50-test.conf
 mkfs.erofs --quiet -zlz4 -T0 -U 5c0f1f7a-0b6b-4d2e-9a3c-4f4c8d0e5b5f /work/root.new /work/tree
 veritysetup format --salt=$(printf '%064d' 7) --uuid=5c0f1f7a-0b6b-4d2e-9a3c-4f4c8d0e5b50 /work/root.new /work/verity.new |
 	sed -n 's/^Root hash:[[:space:]]*//p' >/work/roothash
@@ -63,7 +64,7 @@ for spec in "$@"; do
 		--secureboot-private-key=/work/current.key --secureboot-certificate=/work/current.crt --no-sign-kernel \
 		--output="/work/uki.$version" >/dev/null
 	if [ "$version" = "$first" ]; then
-		tools /work/publish payload -version "$version" -profile cloud -uki "/work/uki.$version" \
+		tools /work/publish payload -version "$version" -profile "$profile" -uki "/work/uki.$version" \
 			-root /work/root.new -verity /work/verity.new -key /work/current.key -cert /work/current.crt -out "/work/out/$version"
 		continue
 	fi

@@ -35,6 +35,8 @@ type site struct {
 	*lab.Lab
 	t   *testing.T
 	tap *os.File
+	// qemu runs the machines.
+	qemu string
 	// guest is the machine by ssh.
 	guest *guest
 	// disks counts the folders of machines.
@@ -42,7 +44,7 @@ type site struct {
 }
 
 // newSite builds the lab. Its second site runs the daemons of bin.
-func newSite(ctx context.Context, t *testing.T, bin string) *site {
+func newSite(ctx context.Context, t *testing.T, bin, qemu string) *site {
 	t.Helper()
 	l, err := lab.New(ctx, lab.Topology{
 		Routers: []lab.RouterSpec{{Name: routerName, Kind: lab.BIRD}, {Name: otherName, Kind: lab.BIRD}},
@@ -59,7 +61,7 @@ func newSite(ctx context.Context, t *testing.T, bin string) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{Lab: l, t: t}
+	s := &site{Lab: l, t: t, qemu: qemu}
 	t.Cleanup(s.close)
 	if s.tap, err = vm.ReplaceLink(l.Routers[routerName].Host, boxName); err != nil {
 		t.Fatal(err)
@@ -173,7 +175,7 @@ func (s *site) machine(ctx context.Context, disk, vars string) (vm.Spec, error) 
 	dir := filepath.Join(s.Dir(), fmt.Sprintf("vm-%d", s.disks))
 	spec := vm.Spec{
 		Dir: dir, Disk: filepath.Join(dir, "disk.raw"), Vars: filepath.Join(dir, "vars.fd"),
-		TAP: s.tap, MAC: uplinkMAC, MTU: uplinkMTU,
+		Program: s.qemu, TAP: s.tap, MAC: uplinkMAC, MTU: uplinkMTU,
 	}
 	return spec, errors.Join(os.Mkdir(dir, 0o755), vm.Copy(ctx, spec.Disk, disk), vm.Copy(ctx, spec.Vars, vars))
 }

@@ -19,6 +19,16 @@ import (
 	"github.com/catchment-dev/edge/test/vm"
 )
 
+// makeQEMU puts the qemu that runs the machines into a folder.
+func makeQEMU(ctx context.Context, dir string) error {
+	cmd := exec.CommandContext(ctx, "./qemu.sh", dir)
+	cmd.Env = append(os.Environ(), "CACHE="+*cache)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make qemu: %w\n%s", err, out)
+	}
+	return nil
+}
+
 // addr is the machine's address at its router.
 func (s *site) addr() netip.Addr { return netip.MustParseAddr(s.Boxes[boxName].Addr4) }
 

@@ -5,50 +5,86 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/catchment-dev/edge/test/lab"
 )
 
-// updateUnderTraffic goes to another version while a client asks all along. The other
-// site takes over meanwhile.
+// updateUnderTraffic goes to another version and back while a client asks all along.
+// The other site takes over meanwhile.
 func updateUnderTraffic(ctx context.Context, t *testing.T, l *lane) error {
 	return l.withBox(ctx, func(b *box) error {
-		ctx, cancel := within(ctx, 2*bootLimit)
+		ctx, cancel := within(ctx, 4*bootLimit)
 		defer cancel()
-		mark := b.Console.Mark()
 		asking := b.ask(ctx)
-		start := time.Now()
-		if _, err := b.upgrade(ctx, l.overHTTPS(goodVersion)); err != nil {
+		if err := l.goes(ctx, t, b, "upgrade --wait 2m "+l.overHTTPS(goodVersion), goodVersion, "b"); err != nil {
 			return err
 		}
-		t.Logf("%5.1f s  written, drained, rebooting", time.Since(start).Seconds())
-		if _, err := b.mustBoot(ctx, mark, goodVersion, "b"); err != nil {
-			return err
-		}
-		if err := errors.Join(b.announced(ctx), b.guest.await(ctx)); err != nil {
-			return err
-		}
-		t.Logf("%5.1f s  announced by %s", time.Since(start).Seconds(), goodVersion)
 		if err := b.updated(ctx, l); err != nil {
 			return err
 		}
-		t.Logf("%5.1f s  it is good, and not drained", time.Since(start).Seconds())
+		t.Log("it is good, and not drained")
 		if err := b.serves(ctx); err != nil {
+			return err
+		}
+		if err := l.goes(ctx, t, b, "rollback --wait 2m", l.version, "a"); err != nil {
+			return err
+		}
+		if err := b.wentBack(ctx); err != nil {
 			return err
 		}
 		samples := asking.stop()
 		t.Logf("traffic: %s; by site: %v", samples, samples.Sites())
-		if failed := len(samples.Failed()); failed > mostFailed {
-			return fmt.Errorf("%d requests failed, at most %d may: those that are under way when the other site takes over", failed, mostFailed)
+		if failed := len(samples.Failed()); failed > 2*mostFailed {
+			return fmt.Errorf("%d requests failed, at most %d may: those that are under way when the other site takes over, which it does twice", failed, 2*mostFailed)
 		}
 		if by := samples.Sites(); by["a"] == 0 || by["b"] == 0 {
 			return fmt.Errorf("not both sites have answered: %v", by)
 		}
-		return l.afterUpdate(ctx, t, b)
+		return l.withoutDefault(ctx, t, b)
 	})
+}
+
+// goes has the box go to a version, and waits until that announces.
+func (l *lane) goes(ctx context.Context, t *testing.T, b *box, order, version, slot string) error {
+	mark, start := b.Console.Mark(), time.Now()
+	if err := b.reboots(ctx, order); err != nil {
+		return err
+	}
+	t.Logf("%5.1f s  written, drained, rebooting", time.Since(start).Seconds())
+	if _, err := b.mustBoot(ctx, mark, version, slot); err != nil {
+		return err
+	}
+	if err := errors.Join(b.announced(ctx), b.guest.await(ctx)); err != nil {
+		return err
+	}
+	t.Logf("%5.1f s  announced by %s", time.Since(start).Seconds(), version)
+	return nil
+}
+
+// wentBack waits until a rollback is over: the version that was left is refused, and the
+// node is not drained.
+func (b *box) wentBack(ctx context.Context) error {
+	if _, err := b.holds(ctx, "cat /run/edge-image/metrics.prom", regexp.MustCompile(`(?m)^edge_boot_good 1$`)); err != nil {
+		return err
+	}
+	if err := b.mountPayloads(ctx); err != nil {
+		return err
+	}
+	if err := b.refuses(ctx, "edgectl upgrade "+from(goodVersion), regexp.MustCompile(regexp.QuoteMeta(goodVersion)+` is refused`)); err != nil {
+		return err
+	}
+	return b.undrained(ctx)
+}
+
+// undrained looks whether a drain of an upgrade or a rollback is left.
+func (b *box) undrained(ctx context.Context) error {
+	out, err := b.runs(ctx, "edgectl status -o json")
+	if err == nil && regexp.MustCompile(`edgectl (upgrade|rollback)`).MatchString(out) {
+		err = fmt.Errorf("a drain is left: %s", out)
+	}
+	return err
 }
 
 // askRate is in requests per second, mostFailed is how many may be lost: a connection
@@ -85,22 +121,18 @@ func (b *box) updated(ctx context.Context, l *lane) error {
 		`^`+regexp.QuoteMeta("edge_"+l.version+".efi")+`\s+`+regexp.QuoteMeta("edge_"+goodVersion+".efi")+`$`)); err != nil {
 		return err
 	}
-	out, err := b.runs(ctx, "edgectl status -o json")
-	if err == nil && strings.Contains(out, "edgectl upgrade from") {
-		err = fmt.Errorf("the drain of the upgrade is left: %s", out)
-	}
-	return err
+	return b.undrained(ctx)
 }
 
-// afterUpdate starts the box with both versions again, without the default UKI: the
-// other one has to boot.
-func (l *lane) afterUpdate(ctx context.Context, t *testing.T, b *box) error {
+// withoutDefault starts the box, which has both versions, without the UKI that it would
+// boot: the other one has to boot.
+func (l *lane) withoutDefault(ctx context.Context, t *testing.T, b *box) error {
 	if err := b.sync(ctx); err != nil {
 		return err
 	}
 	b.Kill()
 	esp := espOf(b.spec)
-	if err := esp.Delete(ctx, "EFI/Linux/edge_"+goodVersion+".efi"); err != nil {
+	if err := esp.Delete(ctx, "EFI/Linux/edge_"+l.version+".efi"); err != nil {
 		return err
 	}
 	other, err := l.again(ctx, b.spec)
@@ -108,9 +140,9 @@ func (l *lane) afterUpdate(ctx context.Context, t *testing.T, b *box) error {
 		return err
 	}
 	defer other.end()
-	if _, err := other.mustBoot(ctx, 0, l.version, "a"); err != nil {
-		return fmt.Errorf("without the UKI of %s: %w", goodVersion, err)
+	if _, err := other.mustBoot(ctx, 0, goodVersion, "b"); err != nil {
+		return fmt.Errorf("without the UKI of %s: %w", l.version, err)
 	}
-	t.Logf("without the UKI of %s, %s boots", goodVersion, l.version)
+	t.Logf("without the UKI of %s, %s boots", l.version, goodVersion)
 	return nil
 }

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"github.com/catchment-dev/edge/test/lab"
 )
 
-// qemu is the program that runs a machine.
+// qemu is the program that runs a machine, if its Spec names no other.
 const qemu = "qemu-system-x86_64"
 
 // Machine is a virtual machine that was started. Its methods may be called by several
@@ -40,7 +41,7 @@ func Start(ctx context.Context, h *lab.Host, s Spec) (*Machine, error) {
 		return nil, fmt.Errorf("start machine: %w", err)
 	}
 	m := &Machine{spec: s, log: log, Console: &Console{log: log}}
-	cmd := exec.Command(qemu, s.args()...)
+	cmd := exec.Command(cmp.Or(s.Program, qemu), s.args()...)
 	cmd.Stdout, cmd.Stderr = m.Console, m.Console
 	if s.TAP != nil {
 		cmd.ExtraFiles = []*os.File{s.TAP}

@@ -34,6 +34,8 @@ type Spec struct {
 	Vars string
 	// SecureBoot takes the firmware that checks signatures once it has keys.
 	SecureBoot bool
+	// Program is qemu; empty: qemu-system-x86_64 of the path.
+	Program string
 	// CPUs, 1 to 8; 0 is 2.
 	CPUs int
 	// MemoryMiB; 0 is 1536.
