@@ -14,7 +14,7 @@ func (o *options) applianceCommand() *cobra.Command {
 	c.AddCommand(
 		o.applianceSetupCommand(),
 		o.applianceConfirmCommand(o.openConfigs),
-		o.applianceFirewallCommand(),
+		o.applianceFirewallCommand(thisBox()),
 		o.applianceTuneCommand(),
 		o.applianceHealthCommand(thisBox()),
 		o.applianceResumeCommand(thisBox()),

@@ -17,14 +17,15 @@ import (
 type firewallWish struct {
 	config            string
 	appliance, remove bool
+	box               *box
 }
 
-func (o *options) applianceFirewallCommand() *cobra.Command {
-	var w firewallWish
+func (o *options) applianceFirewallCommand(b *box) *cobra.Command {
+	w := firewallWish{box: b}
 	c := &cobra.Command{
 		Use: "firewall", Short: "Replace the rules of the packet filter by those of the configuration", Args: cobra.NoArgs,
 		Long: "firewall replaces the table inet " + firewall.Table + " by the rules of node.host_firewall, in one step. A configuration that\n" +
-			"is refused changes nothing; without one an appliance gets the rules of the rescue.",
+			"is refused changes nothing; an appliance without one, or in rescue, gets the rules of the rescue.",
 		RunE: func(*cobra.Command, []string) error {
 			said, err := w.run()
 			if said != "" {
@@ -51,6 +52,9 @@ func (w firewallWish) run() (said string, err error) {
 	if w.remove {
 		return "removed", firewall.Remove()
 	}
+	if w.appliance && w.box.inRescue() {
+		return w.rescue()
+	}
 	c, err := edge.Load(w.config)
 	if err != nil {
 		return w.without(err)
@@ -68,6 +72,32 @@ func (w firewallWish) run() (said string, err error) {
 	return said, firewall.Build(all...).Apply()
 }
 
+// Where edge-setup gives leave to serve, and what edged has while it runs.
+const (
+	setupLeave   = "/run/edge-setup/ok"
+	edgedSocket  = "/run/edge/edged.sock"
+	edgedFolder  = "/var/lib/edge"
+	rescueIsSaid = "rules of the rescue: ssh from everywhere"
+)
+
+// inRescue says whether edge-setup has put no configuration in force, whatever there
+// is of one: a file that can be read may be part of a whole that was refused.
+func (b *box) inRescue() bool {
+	_, err := os.Stat(b.path(setupLeave))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// rescue is what a box in rescue gets. While edged is there, which is until the guard
+// has let the box go, what it serves is let in too.
+func (w firewallWish) rescue() (said string, err error) {
+	if _, err := os.Lstat(w.box.path(edgedSocket)); err == nil {
+		if c := inForce(w.box.path(edgedFolder), ""); c != nil {
+			return rescueIsSaid + ", and what edged still serves", firewall.Rescue(c).Apply()
+		}
+	}
+	return rescueIsSaid, firewall.Rescue().Apply()
+}
+
 // without is what becomes of the rules without a configuration that is good. Those
 // that are there stay: they are of one that was.
 func (w firewallWish) without(cause error) (string, error) {
@@ -81,13 +111,10 @@ func (w firewallWish) without(cause error) (string, error) {
 	if !w.appliance {
 		return "there are no rules", cause
 	}
-	if err := firewall.Build().Apply(); err != nil {
+	if err := firewall.Rescue().Apply(); err != nil {
 		return "", errors.Join(cause, err)
 	}
-	if errors.Is(cause, fs.ErrNotExist) {
-		cause = nil // a box that nobody has configured yet
-	}
-	return "rules of the rescue: ssh from everywhere", cause
+	return rescueIsSaid, cause
 }
 
 // inForce is the configuration that edged has applied last; nil if that is the one

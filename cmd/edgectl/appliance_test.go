@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,12 +77,17 @@ func TestFirewall(t *testing.T) {
 	inNamespace(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "edge.yaml")
+	place(t, dir, setupLeave, "")
 	expect := func(what string, code int, says string, has ...string) {
 		t.Helper()
-		gotCode, out, errs := appliance(t, append([]string{"firewall", "--config", path}, strings.Fields(what)...)...)
+		var out bytes.Buffer
+		o := &options{env: env{stdout: &out}, output: "text"}
+		c := o.applianceFirewallCommand(&box{root: dir})
+		c.SetArgs(append([]string{"--config", path}, strings.Fields(what)...))
+		err := c.ExecuteContext(t.Context())
 		got := rules(t)
-		if gotCode != code || !strings.Contains(out+errs, says) {
-			t.Errorf("firewall %s: code %d, want %d; %q and %q, want %q", what, gotCode, code, out, errs, says)
+		if text := out.String() + fmt.Sprint(err); (err != nil) != (code != exitOK) || !strings.Contains(text, says) {
+			t.Errorf("firewall %s: want code %d; %s, want %q", what, code, text, says)
 		}
 		for _, h := range has {
 			if no, ok := strings.CutPrefix(h, "no "); ok == strings.Contains(got, strings.TrimPrefix(no, "no ")) {
@@ -90,7 +96,7 @@ func TestFirewall(t *testing.T) {
 		}
 	}
 	expect("", exitRefused, "there are no rules", "no edge_host")
-	expect("--appliance", exitOK, "rules of the rescue", "policy drop", "no vip4")
+	expect("--appliance", exitRefused, "rules of the rescue", "policy drop", "no vip4")
 	expect("--remove", exitOK, "removed", "no edge_host")
 	config(t, dir)
 	expect("", exitOK, "off, as node.host_firewall.mode is auto", "no edge_host")
@@ -125,6 +131,38 @@ func TestFirewall(t *testing.T) {
 	expect("--remove", exitOK, "removed")
 	config(t, dir, "fleet:\n", "flee:\n")
 	expect("--appliance", exitRefused, "rules of the rescue", "policy drop")
+	// In rescue it is all the same what the file says: it is not in force.
+	const nets = "  name: n\n  host_firewall: {management_nets: [10.9.0.0/16]}\n"
+	config(t, dir, "  name: n\n", nets+"  state_dir: "+dir+"\n")
+	expect("--appliance", exitOK, "rules of "+path, "10.9.0.0/16", "192.0.2.80")
+	leave := filepath.Join(dir, setupLeave)
+	if err := os.Remove(leave); err != nil {
+		t.Fatal(err)
+	}
+	expect("--appliance", exitOK, "rules of the rescue", "no 10.9.0.0/16", "no 192.0.2.80")
+	place(t, dir, edgedSocket, "")
+	place(t, dir, edgedFolder+"/applied.yaml", string(after))
+	expect("--appliance", exitOK, "and what edged still serves", "no 10.9.0.0/16", "192.0.2.81")
+	place(t, dir, setupLeave, "")
+	expect("--appliance", exitOK, "rules of "+path, "10.9.0.0/16")
+	// Elsewhere there is no rescue.
+	if err := os.Remove(leave); err != nil {
+		t.Fatal(err)
+	}
+	config(t, dir, "  name: n\n", "  name: n\n  host_firewall: {mode: on, management_nets: [10.9.0.0/16]}\n  state_dir: "+dir+"\n")
+	expect("", exitOK, "rules of "+path, "10.9.0.0/16")
+}
+
+// place writes a file below a root.
+func place(t *testing.T, root, name, text string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestTune: an uplink that edged would refuse is set, once, and what cannot be set is

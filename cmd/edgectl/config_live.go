@@ -53,8 +53,9 @@ func (b *runningBox) Apply(ctx context.Context, m move) (notes []string, err err
 	if notes = append(notes, more...); err != nil {
 		return notes, err
 	}
-	// Before edged is told, what is to be let in is let in.
-	if _, err := b.run(ctx, "systemctl", "start", "edge-firewall.service"); err != nil {
+	// Before edged is told, what is to be let in is let in. Not "start": that would be
+	// content with a run that has begun before, and has read what was before.
+	if _, err := b.run(ctx, "systemctl", "restart", "edge-firewall.service"); err != nil {
 		return notes, fmt.Errorf("host firewall: %w", err)
 	}
 	notes = append(notes, b.tune(ctx, m)...)
@@ -106,6 +107,10 @@ func (b *runningBox) daemons(ctx context.Context, m move) (notes []string, err e
 		slices.Reverse(units) // edgebgp first: it withdraws
 		if _, err := b.run(ctx, "systemctl", append([]string{"stop"}, units...)...); err != nil {
 			return nil, fmt.Errorf("stop daemons: %w", err)
+		}
+		// What they still served until now need not be let in any more.
+		if _, err := b.run(ctx, "systemctl", "restart", "edge-firewall.service"); err != nil {
+			return nil, fmt.Errorf("host firewall: %w", err)
 		}
 		return []string{"the daemons were stopped"}, nil
 	case m.from.config == nil && !b.plain:

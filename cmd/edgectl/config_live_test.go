@@ -87,7 +87,7 @@ func TestRunningBox(t *testing.T) {
 	one, two := configTree(t, 3), configTree(t, 4)
 	network := withFiles(two, map[string]string{"network/10-uplink.network": "[Match]\nName=eth0\n[Network]\nAddress=10.0.0.2/24\n", "network/x.link": "[Match]\nOriginalName=a\n"})
 	seeded := withFiles(one, map[string]string{"secrets/ring.seed": "fedcba9876543210\n"})
-	const firewall = "systemctl start edge-firewall.service"
+	const firewall = "systemctl restart edge-firewall.service"
 	for name, c := range map[string]struct {
 		from, to setup.Tree
 		answers  []string
@@ -108,7 +108,7 @@ func TestRunningBox(t *testing.T) {
 		"the seed is read at the start": {from: one, to: seeded, answers: []string{""}, told: []string{firewall, "systemctl restart edged.service"}, note: "every node needs the same"},
 		"from rescue": {to: two, told: []string{"networkctl reload", firewall, "systemctl restart edge-tune.service", "systemctl start edged.service edgeproxy.service edgebgp.service"},
 			note: "the network was set anew"},
-		"to rescue":   {from: one, told: []string{"networkctl reload", firewall, "systemctl stop edgebgp.service edgeproxy.service edged.service"}, note: "the daemons were stopped"},
+		"to rescue":   {from: one, told: []string{"networkctl reload", firewall, "systemctl stop edgebgp.service edgeproxy.service edged.service", firewall}, note: "the daemons were stopped"},
 		"a plain box": {from: one, to: network, answers: []string{""}, plain: true},
 	} {
 		t.Run(name, func(t *testing.T) {

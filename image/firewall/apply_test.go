@@ -190,8 +190,19 @@ func say(t *testing.T, c net.Conn) {
 // TestReplaceUnderTraffic: rules are replaced all the time, by others that let the
 // same in; no packet of it is lost, and no connection cut.
 func TestReplaceUnderTraffic(t *testing.T) {
+	replaceUnderTraffic(t, busy(t), busy(t, "management_nets: [10.0.0.0/8", "management_nets: [0.0.0.0/0"))
+}
+
+// TestRescueUnderTraffic: a rescue that begins cuts neither who manages the box nor
+// what it still serves, and neither does one that ends.
+func TestRescueUnderTraffic(t *testing.T) {
+	c := busyConfig(t)
+	replaceUnderTraffic(t, Build(c), Rescue(c))
+}
+
+func replaceUnderTraffic(t *testing.T, rules ...Ruleset) {
+	t.Helper()
 	p := newPair(t)
-	rules := []Ruleset{busy(t), busy(t, "management_nets: [10.0.0.0/8", "management_nets: [0.0.0.0/0")}
 	check(t, rules[0].Apply())
 	serve(t, "198.51.100.10:443", "10.1.0.2:22", "198.51.100.53:53")
 	p.in(t, p.outside, func() { serve(t, "10.1.0.1:80") })
@@ -315,6 +326,37 @@ func TestRescue(t *testing.T) {
 	}
 	check(t, p.send(t, packet{"tcp", "203.0.113.9", "10.1.0.2:9180", 0}, refusedRest))
 	check(t, p.send(t, packet{"tcp", "203.0.113.9", "10.1.0.2:179", 0}, refusedRest))
+}
+
+// TestRescueBeginsAndEnds: who is on the link reaches ssh while the box is in rescue,
+// and at no other time; what is still served is let in until it is not.
+func TestRescueBeginsAndEnds(t *testing.T) {
+	p := newPair(t)
+	sysctl(t, "ipv4/icmp_ratelimit", "0")
+	c := busyConfig(t)
+	ssh, bgp, gossip := packet{"tcp", "203.0.113.9", "10.1.0.2:22", 0}, packet{"tcp", "10.1.0.1", "10.1.0.2:179", 255}, packet{"udp", "10.2.0.2", "10.1.0.2:7946", 0}
+	link4, link6 := packet{"tcp", "169.254.9.9", "169.254.77.1:22", 0}, packet{"tcp6", "fe80::9%out0", "[fe80::2%out0]:22", 0}
+	vip, other := packet{"tcp", "203.0.113.9", "198.51.100.10:443", 0}, packet{"tcp", "203.0.113.9", "198.51.100.10:8080", 0}
+	configured := map[string][]packet{"": {vip, bgp, gossip}, refusedManagement: {ssh, link4, link6}, refusedVIP: {other}}
+	for _, step := range []struct {
+		name  string
+		rules Ruleset
+		want  map[string][]packet
+	}{
+		{"configured", Build(c), configured},
+		{"the rescue begins", Rescue(c), map[string][]packet{"": {vip, bgp, gossip, ssh, link4, link6}, refusedVIP: {other}}},
+		{"nothing is served any more", Rescue(), map[string][]packet{"": {ssh, link4, link6}, refusedRest: {vip, bgp, gossip, other}}},
+		{"the rescue ends", Build(c), configured},
+	} {
+		check(t, step.rules.Apply())
+		for counter, all := range step.want {
+			for _, one := range all {
+				if err := p.send(t, one, counter); err != nil {
+					t.Errorf("%s: %s: %v", step.name, one, err)
+				}
+			}
+		}
+	}
 }
 
 // TestUnion: while a change is brought about, what either configuration needs is let

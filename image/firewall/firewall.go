@@ -30,10 +30,20 @@ type Ruleset struct{ layout layout }
 // first: that says how the box is managed. What any of them needs is let in: while
 // a change is brought about, edged still serves what the new one has no more.
 //
-// Without any, the box is in rescue: only ssh, from everywhere, ICMP, and the
-// answers to what the box asks itself.
+// Without any, it is Rescue.
 func Build(all ...*edge.Config) Ruleset {
-	return Ruleset{newPlan(all).layout()}
+	if len(all) == 0 {
+		return Rescue()
+	}
+	return Ruleset{newPlan(&all[0].Local, all).layout()}
+}
+
+// Rescue makes the rules for a box in rescue: ssh from everywhere, since its
+// addresses are not those of its configuration, ICMP, and the answers to what the
+// box asks itself. Nothing else is let in, but what these configurations need:
+// those which daemons that are still to be stopped go by.
+func Rescue(serving ...*edge.Config) Ruleset {
+	return Ruleset{newPlan(nil, serving).layout()}
 }
 
 // Apply replaces the table in one transaction: a packet meets the rules of before

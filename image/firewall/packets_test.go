@@ -16,17 +16,24 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge"
 )
 
 // busy is the reference, with a box that listens for BGP and peers on the link of
 // the test.
 func busy(t *testing.T, more ...string) Ruleset {
 	t.Helper()
-	return Build(reference(t, append([]string{
+	return Build(busyConfig(t, more...))
+}
+
+func busyConfig(t *testing.T, more ...string) *edge.Config {
+	t.Helper()
+	return reference(t, append([]string{
 		"    listen: 0\n", "    listen: 179\n",
 		`address: "fe80::1", interface: eth1`, `address: "fe80::1", interface: eth0, bfd: {}`,
 		"management: 127.0.0.1:9180", "management: 10.1.0.2:9180",
-	}, more...)...))
+	}, more...)...)
 }
 
 // packet is one that comes from outside.
@@ -63,19 +70,22 @@ func TestPackets(t *testing.T) {
 			{"tcp", "203.0.113.9", "198.51.100.53:8080", 0}, // port: all, protocol: any
 			{"ip4:47", "203.0.113.9", "198.51.100.53", 0},
 			{"tcp", "10.0.0.1", "10.1.0.2:22", 0}, {"tcp6", "fd00:2::2", "[fd00:1::2]:22", 0},
-			{"tcp", "169.254.9.9", "169.254.77.1:22", 0}, {"tcp6", "fe80::9%out0", "[fe80::2%out0]:22", 0},
 			{"tcp", "10.0.0.1", "10.1.0.2:9180", 0},
 		},
-		refusedBGP:        {{"tcp", "10.2.0.2", "10.1.0.2:179", 255}, {"tcp6", "fe80::9%out0", "[fe80::2%out0]:179", 255}},
-		refusedBGPTTL:     {{"tcp", "10.1.0.1", "10.1.0.2:179", 254}, {"tcp", "10.1.0.1", "10.1.0.2:179", 1}},
-		refusedBFD:        {{"udp", "10.2.0.2", "10.1.0.2:3784", 255}, {"udp", "10.1.0.1", "10.1.0.2:4784", 255}},
-		refusedBFDTTL:     {{"udp", "10.1.0.1", "10.1.0.2:3784", 254}, {"udp6", "fe80::1%out0", "[fe80::2%out0]:3784", 254}},
-		refusedGossip:     {{"tcp", "203.0.113.9", "10.1.0.2:7946", 0}, {"udp", "10.1.0.1", "10.1.0.2:7946", 0}},
-		refusedTunnel:     {{"udp", "203.0.113.9", "10.1.0.2:6080", 0}, {"ip4:4", "203.0.113.9", "10.1.0.2", 0}, {"ip4:41", "203.0.113.9", "10.1.0.2", 0}},
-		refusedHealth:     {{"tcp", "203.0.113.9", "10.1.0.2:9181", 0}},
-		refusedManagement: {{"tcp", "203.0.113.9", "10.1.0.2:22", 0}, {"tcp", "192.168.7.7", "10.1.0.2:9180", 0}, {"tcp", "169.254.9.9", "169.254.77.1:9180", 0}},
-		refusedVIP:        {{"tcp", "203.0.113.9", "198.51.100.10:22", 0}, {"udp", "203.0.113.9", "198.51.100.10:443", 0}},
-		refusedRest:       {{"tcp", "203.0.113.9", "10.1.0.2:8080", 0}, {"udp", "10.2.0.2", "10.1.0.2:53", 0}, {"ip4:47", "203.0.113.9", "10.1.0.2", 0}},
+		refusedBGP:    {{"tcp", "10.2.0.2", "10.1.0.2:179", 255}, {"tcp6", "fe80::9%out0", "[fe80::2%out0]:179", 255}},
+		refusedBGPTTL: {{"tcp", "10.1.0.1", "10.1.0.2:179", 254}, {"tcp", "10.1.0.1", "10.1.0.2:179", 1}},
+		refusedBFD:    {{"udp", "10.2.0.2", "10.1.0.2:3784", 255}, {"udp", "10.1.0.1", "10.1.0.2:4784", 255}},
+		refusedBFDTTL: {{"udp", "10.1.0.1", "10.1.0.2:3784", 254}, {"udp6", "fe80::1%out0", "[fe80::2%out0]:3784", 254}},
+		refusedGossip: {{"tcp", "203.0.113.9", "10.1.0.2:7946", 0}, {"udp", "10.1.0.1", "10.1.0.2:7946", 0}},
+		refusedTunnel: {{"udp", "203.0.113.9", "10.1.0.2:6080", 0}, {"ip4:4", "203.0.113.9", "10.1.0.2", 0}, {"ip4:41", "203.0.113.9", "10.1.0.2", 0}},
+		refusedHealth: {{"tcp", "203.0.113.9", "10.1.0.2:9181", 0}},
+		refusedManagement: {
+			{"tcp", "203.0.113.9", "10.1.0.2:22", 0}, {"tcp", "192.168.7.7", "10.1.0.2:9180", 0}, {"tcp", "169.254.9.9", "169.254.77.1:9180", 0},
+			// By these a box in rescue is reached, and no other.
+			{"tcp", "169.254.9.9", "169.254.77.1:22", 0}, {"tcp6", "fe80::9%out0", "[fe80::2%out0]:22", 0},
+		},
+		refusedVIP:  {{"tcp", "203.0.113.9", "198.51.100.10:22", 0}, {"udp", "203.0.113.9", "198.51.100.10:443", 0}},
+		refusedRest: {{"tcp", "203.0.113.9", "10.1.0.2:8080", 0}, {"udp", "10.2.0.2", "10.1.0.2:53", 0}, {"ip4:47", "203.0.113.9", "10.1.0.2", 0}},
 	} {
 		for _, one := range packets {
 			before := counts(t)

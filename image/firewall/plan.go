@@ -55,12 +55,14 @@ type neighbour struct {
 	least uint8
 }
 
-func newPlan(all []*edge.Config) plan {
+// newPlan lets in what the configurations need; managed says how the box is managed,
+// nil: as in rescue.
+func newPlan(managed *edge.Local, all []*edge.Config) plan {
 	p := plan{ports: []uint16{sshPort}}
-	for i, c := range all {
-		if i == 0 {
-			p.manage(c.Local)
-		}
+	if managed != nil {
+		p.manage(*managed)
+	}
+	for _, c := range all {
 		for _, s := range c.Fleet.Services {
 			p.services = append(p.services, service{netip.AddrPortFrom(s.VIP.Addr().Unmap(), s.VIP.Port()), s.Protocol})
 		}

@@ -66,20 +66,20 @@ func TestRouters(t *testing.T) {
 // TestManagement: the console is only for those that are named.
 func TestManagement(t *testing.T) {
 	c := reference(t)
-	p := newPlan([]*edge.Config{c})
+	p := newPlan(&c.Local, []*edge.Config{c})
 	if len(p.console) != 0 {
 		t.Errorf("the console listens on loopback, and %v are opened", p.console)
 	}
 	c.Local.Management = netip.MustParseAddrPort("0.0.0.0:9180")
-	if p = newPlan([]*edge.Config{c}); !slices.Equal(p.console, []uint16{9180}) {
+	if p = newPlan(&c.Local, []*edge.Config{c}); !slices.Equal(p.console, []uint16{9180}) {
 		t.Errorf("the console on all addresses: %v", p.console)
 	}
 	c.Local.HostFirewall.ManagementPorts = nil
 	c.Local.HostFirewall.ManagementNets = nil
-	if p = newPlan([]*edge.Config{c}); len(p.ports) != 0 {
+	if p = newPlan(&c.Local, []*edge.Config{c}); len(p.ports) != 0 {
 		t.Errorf("no ports are to be open: %v", p.ports)
 	}
-	for _, s := range newPlan([]*edge.Config{c}).layout().sets {
+	for _, s := range newPlan(&c.Local, []*edge.Config{c}).layout().sets {
 		if s.name == "management_port" {
 			t.Errorf("set %s of nothing", s.name)
 		}
@@ -89,10 +89,11 @@ func TestManagement(t *testing.T) {
 // TestChecked: a box that is a backend answers the checks of the others.
 func TestChecked(t *testing.T) {
 	c := reference(t, "address: 10.1.0.20\n", "address: 10.1.0.2\n")
-	if p := newPlan([]*edge.Config{c}); !slices.Equal(p.healthPorts, []uint16{8053, 9181}) {
+	if p := newPlan(&c.Local, []*edge.Config{c}); !slices.Equal(p.healthPorts, []uint16{8053, 9181}) {
 		t.Errorf("ports of checks: %v", p.healthPorts)
 	}
-	if p := newPlan([]*edge.Config{reference(t)}); !slices.Equal(p.healthPorts, []uint16{9181}) {
+	c = reference(t)
+	if p := newPlan(&c.Local, []*edge.Config{c}); !slices.Equal(p.healthPorts, []uint16{9181}) {
 		t.Errorf("ports of checks of others: %v", p.healthPorts)
 	}
 }

@@ -93,7 +93,6 @@ func (c *chain) add(comment string, parts ...match) {
 	c.rules = append(c.rules, newRule(comment, parts...))
 }
 
-func linkLocal4() netip.Prefix { return netip.MustParsePrefix("169.254.0.0/16") }
 func linkLocal6() netip.Prefix { return netip.MustParsePrefix("fe80::/10") }
 
 func broadcast(kind byte) match {
@@ -196,26 +195,23 @@ func (p plan) fleet(s *sets, in *chain) {
 	only(nodes, protocol(unix.IPPROTO_IPV6), refusedTunnel)
 }
 
-// managed lets in who manages the box. From the networks of the rescue ssh always
-// is reached: nobody but who is on the link is in them.
+// managed lets in who manages the box. Link-local addresses are no exception, though
+// a box in rescue is reached by one: on the LAN of an exchange strangers have them.
 //
 // A network is a rule and not an element of a set: measured on Linux 6.18, a set of
 // intervals that is being replaced does not find for a moment what it has, before
 // and after.
 func (p plan) managed(s *sets, in *chain) []chain {
-	manage, rescue := chain{name: "management_in"}, chain{name: "rescue_in"}
+	manage := chain{name: "management_in"}
 	for _, n := range disjoint(p.nets) {
 		manage.add("", familyOf(n.Addr()).within(n), accept())
 	}
-	rescue.add("", families()[0].within(linkLocal4()), accept())
-	rescue.add("", families()[1].within(linkLocal6()), accept())
 	what := ports(unix.IPPROTO_TCP, destPort, "management_port")
 	switch made := s.ports("management_port", p.ports...); {
 	case made && len(p.nets) == 0:
 		in.add("", what, accept())
 	case made:
 		in.add("", what, jump(manage.name))
-		in.add("", what, jump(rescue.name))
 		in.add("", what, refuse(refusedManagement))
 	}
 	what = ports(unix.IPPROTO_TCP, destPort, "console_port")
@@ -223,7 +219,7 @@ func (p plan) managed(s *sets, in *chain) []chain {
 		in.add("", what, jump(manage.name))
 		in.add("", what, refuse(refusedManagement))
 	}
-	return []chain{manage, rescue}
+	return []chain{manage}
 }
 
 // icmp takes the errors without which no MTU is found, what a link needs, the
