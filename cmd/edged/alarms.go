@@ -98,6 +98,7 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 	if err := d.blocker.err.Load(); err != nil {
 		add("the blocklist is not the one of the file: %v", *err)
 	}
+	out = append(out, watchdogAlarms(imageDir, watchdogClass, sinceBoot())...)
 	return append(out, bootAlarms(imageDir)...)
 }
 

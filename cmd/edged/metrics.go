@@ -19,6 +19,7 @@ var (
 	metricRoom    = prometheus.NewDesc("edge_guard_may_leave", "How many sites could leave the prefix, as far as this node has heard.", []string{"prefix"}, nil)
 	metricSuspect = prometheus.NewDesc("edge_guard_common_cause_sites", "Sites at which a check fails that is suspect, with those that are silent.", []string{"check"}, nil)
 	metricAlarms  = prometheus.NewDesc("edge_alarms", "Conditions that need a person.", nil, nil)
+	metricDog     = prometheus.NewDesc("edge_watchdog_running", "1 if a watchdog resets this box should it hang; only on an appliance.", nil, nil)
 	metricConfig  = prometheus.NewDesc("edge_config_generation", "Configurations applied since the start.", nil, nil)
 )
 
@@ -27,7 +28,7 @@ type collector struct{ d *daemon }
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range append(append(forwarderMetrics(), speakerMetrics()...), metricRung, metricHealth, metricProbe, metricFull, metricMember, metricDropped, metricStuck, metricRoom, metricSuspect, metricAlarms, metricConfig) {
+	for _, m := range append(append(forwarderMetrics(), speakerMetrics()...), metricRung, metricHealth, metricProbe, metricFull, metricMember, metricDropped, metricStuck, metricRoom, metricSuspect, metricAlarms, metricDog, metricConfig) {
 		ch <- m
 	}
 }
@@ -69,5 +70,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		s.counter(metricDropped, n, why)
 	}
 	s.gauge(metricAlarms, float64(len(st.Alarms)))
+	if runs, known := watchdogRuns(imageDir, watchdogClass); known {
+		s.gauge(metricDog, truth(runs))
+	}
 	s.gauge(metricConfig, float64(st.Generation))
 }

@@ -139,6 +139,7 @@ func (b *box) sound(ctx context.Context, t *testing.T) error {
 		{"no unit has failed", "systemctl --failed --no-legend --plain | cat", regexp.MustCompile(`^$`)},
 		{"nobody writes what is read-only", "journalctl -b --no-pager -o cat | grep -E 'Read-only file system|read-only file system|EROFS' | head -5", regexp.MustCompile(`^$`)},
 		{"the boot is good", "cat /run/edge-image/metrics.prom", regexp.MustCompile(`(?m)^edge_boot_good 1$`)},
+		{"a watchdog runs", "cat /sys/class/watchdog/*/state", regexp.MustCompile(`(?m)^active$`)},
 		{"systemd is content", "systemctl is-system-running --wait", regexp.MustCompile(`^running$`)},
 		{"/var is on the disk, and large", "findmnt -no SOURCE,SIZE /var", regexp.MustCompile(`/dev/vd[a-z]6\s+[34]`)},
 	} {
