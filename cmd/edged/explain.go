@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/image/firewall"
 )
 
 // explain says why things are as they are. what is a prefix, a VIP (an address,
@@ -16,7 +17,7 @@ func (d *daemon) explain(what string) (edge.Explanation, error) {
 	what = strings.TrimSpace(what)
 	st := d.Status()
 	if strings.ContainsAny(what, " \t") {
-		return explainFlow(d.fwd, what)
+		return explainFlow(d.fwd, what, func(f edge.Flow) string { return hostFirewall(d.config(), firewall.Applied, f) })
 	}
 	if p, err := netip.ParsePrefix(what); err == nil {
 		return explainPrefix(d.config(), st, p.Masked())

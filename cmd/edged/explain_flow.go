@@ -18,7 +18,8 @@ type flowLooker interface {
 	Lookup(f edge.Flow, cid []byte) (edge.FlowVerdict, error)
 }
 
-func explainFlow(fwd flowLooker, what string) (edge.Explanation, error) {
+// explainFlow also says what the host firewall does, where the packet comes to it.
+func explainFlow(fwd flowLooker, what string, host func(edge.Flow) string) (edge.Explanation, error) {
 	e := edge.Explanation{What: what, Kind: "flow"}
 	f, cid, err := parseFlow(what)
 	if err != nil {
@@ -32,6 +33,9 @@ func explainFlow(fwd flowLooker, what string) (edge.Explanation, error) {
 	if v.Service != "" {
 		e.Lines = append(e.Lines, fmt.Sprintf("service %s", v.Service),
 			fmt.Sprintf("backend %s: %s", cmp.Or(string(v.Backend), "none"), chosenBy(v)))
+	}
+	if v.Action == "pass" {
+		e.Lines = append(e.Lines, host(f))
 	}
 	return e, nil
 }

@@ -37,7 +37,7 @@ func TestParseFlow(t *testing.T) {
 		"sctp 192.0.2.1 ::ffff:198.51.100.10":              "protocol-132 192.0.2.1:0 198.51.100.10:0 ",
 	} {
 		l := &looker{}
-		if _, err := explainFlow(l, what); err != nil || l.asked != want {
+		if _, err := explainFlow(l, what, nobody); err != nil || l.asked != want {
 			t.Errorf("%s is read as %q, want %q: %v", what, l.asked, want, err)
 		}
 	}
@@ -63,13 +63,18 @@ func TestBadFlows(t *testing.T) {
 		"tcp 192.0.2.1:4 198.51.100.10:443 cid=0a":                "QUIC is udp",
 	} {
 		l := &looker{}
-		if _, err := explainFlow(l, what); err == nil || !strings.Contains(err.Error(), want) || l.asked != "" {
+		if _, err := explainFlow(l, what, nobody); err == nil || !strings.Contains(err.Error(), want) || l.asked != "" {
 			t.Errorf("%s: %v, want %q", what, err, want)
 		}
 	}
-	if _, err := explainFlow(&looker{fail: errors.New("closed")}, "gre 192.0.2.1 198.51.100.10"); err == nil {
+	if _, err := explainFlow(&looker{fail: errors.New("closed")}, "gre 192.0.2.1 198.51.100.10", nobody); err == nil {
 		t.Error("an error of the forwarder is none")
 	}
+}
+
+// nobody is a host without a firewall.
+func nobody(f edge.Flow) string {
+	return hostFirewall(nil, func() (bool, error) { return false, nil }, f)
 }
 
 var twentyOneBytes = strings.Repeat("00", 21)
@@ -79,19 +84,19 @@ func TestExplainFlow(t *testing.T) {
 		say  edge.FlowVerdict
 		want []string
 	}{
-		{edge.FlowVerdict{Action: "pass", Reason: "not_vip"}, []string{"pass: not_vip"}},
+		{edge.FlowVerdict{Action: "pass", Reason: "not_vip"}, []string{"pass: not_vip", "host firewall: off"}},
 		{edge.FlowVerdict{Action: "tx", Reason: "backend", Service: "web", Backend: "a1", By: "table", Slot: 7},
 			[]string{"tx: backend", "service web", "backend a1: the flow table remembers it; in the ring it has slot 7 of 65537"}},
 		{edge.FlowVerdict{Action: "tx", Reason: "backend", Service: "web", Backend: "a1", By: "half"},
 			[]string{"tx: backend", "service web", "backend a1: the table of flows that have shown one packet remembers it; in the ring it has slot 0 of 65537"}},
 		{edge.FlowVerdict{Action: "pass", Reason: "local", Service: "web", Backend: "a1", By: "ring", Slot: 65536},
-			[]string{"pass: local", "service web", "backend a1: the ring chooses it, by slot 65536 of 65537; no table remembers the flow"}},
+			[]string{"pass: local", "service web", "backend a1: the ring chooses it, by slot 65536 of 65537; no table remembers the flow", "host firewall: off"}},
 		{edge.FlowVerdict{Action: "redirect", Reason: "backend", Service: "h3", Backend: "a1", By: "server_id", Slot: 3},
 			[]string{"redirect: backend", "service h3", "backend a1: the server id in the connection id names it; in the ring the flow has slot 3 of 65537"}},
 		{edge.FlowVerdict{Action: "drop", Reason: "no_backend", Service: "web", Slot: 3},
 			[]string{"drop: no_backend", "service web", "backend none: nothing chooses one"}},
 	} {
-		e, err := explainFlow(&looker{say: c.say}, "tcp 192.0.2.1:40000 198.51.100.10:443")
+		e, err := explainFlow(&looker{say: c.say}, "tcp 192.0.2.1:40000 198.51.100.10:443", nobody)
 		if err != nil || e.Kind != "flow" {
 			t.Errorf("%+v: %v", e, err)
 		}

@@ -190,17 +190,17 @@ func say(t *testing.T, c net.Conn) {
 // TestReplaceUnderTraffic: rules are replaced all the time, by others that let the
 // same in; no packet of it is lost, and no connection cut.
 func TestReplaceUnderTraffic(t *testing.T) {
-	replaceUnderTraffic(t, busy(t), busy(t, "management_nets: [10.0.0.0/8", "management_nets: [0.0.0.0/0"))
+	replaceUnderTraffic(t, 80, busy(t), busy(t, "management_nets: [10.0.0.0/8", "management_nets: [0.0.0.0/0"))
 }
 
 // TestRescueUnderTraffic: a rescue that begins cuts neither who manages the box nor
 // what it still serves, and neither does one that ends.
 func TestRescueUnderTraffic(t *testing.T) {
 	c := busyConfig(t)
-	replaceUnderTraffic(t, Build(c), Rescue(c))
+	replaceUnderTraffic(t, 20, Build(c), Rescue(c))
 }
 
-func replaceUnderTraffic(t *testing.T, rules ...Ruleset) {
+func replaceUnderTraffic(t *testing.T, times int, rules ...Ruleset) {
 	t.Helper()
 	p := newPair(t)
 	check(t, rules[0].Apply())
@@ -223,7 +223,6 @@ func replaceUnderTraffic(t *testing.T, rules ...Ruleset) {
 	for i, c := range flows {
 		go func() { errs <- chat(ctx, c, &said[i]) }()
 	}
-	const times = 80
 	for i := range times {
 		check(t, rules[i%2].Apply())
 	}

@@ -5,7 +5,7 @@
 // another one, above all not edged's "inet catchment", which goes first: nothing
 // that is dropped there is let in here. Build is pure; Apply writes by netlink, and
 // the rules stay when the process ends. `edgectl appliance firewall` runs it, at
-// boot and whenever the configuration changes.
+// boot and whenever the configuration changes; edged asks Judge what the rules do.
 //
 // What the box serves is judged packet by packet and not tracked: a flood of it
 // cannot fill the table of connection tracking, and no connection is cut by new
@@ -24,7 +24,12 @@ import (
 const Table = "edge_host"
 
 // Ruleset is what the table has in it. The zero value is not one: see Build.
-type Ruleset struct{ layout layout }
+type Ruleset struct {
+	layout layout
+	links  []string // interfaces that some packets have to come by
+}
+
+func newRuleset(p plan) Ruleset { return Ruleset{p.layout(), p.links()} }
 
 // Build makes the rules for a box with these configurations, in any order but the
 // first: that says how the box is managed. What any of them needs is let in: while
@@ -35,7 +40,7 @@ func Build(all ...*edge.Config) Ruleset {
 	if len(all) == 0 {
 		return Rescue()
 	}
-	return Ruleset{newPlan(&all[0].Local, all).layout()}
+	return newRuleset(newPlan(&all[0].Local, all))
 }
 
 // Rescue makes the rules for a box in rescue: ssh from everywhere, since its
@@ -43,7 +48,7 @@ func Build(all ...*edge.Config) Ruleset {
 // box asks itself. Nothing else is let in, but what these configurations need:
 // those which daemons that are still to be stopped go by.
 func Rescue(serving ...*edge.Config) Ruleset {
-	return Ruleset{newPlan(nil, serving).layout()}
+	return newRuleset(newPlan(nil, serving))
 }
 
 // Apply replaces the table in one transaction: a packet meets the rules of before

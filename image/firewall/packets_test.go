@@ -52,7 +52,8 @@ func TestPackets(t *testing.T) {
 	p := newPair(t)
 	sysctl(t, "ipv4/icmp_ratelimit", "0") // or not everything that is let in is answered
 	sysctl(t, "ipv6/icmp/ratelimit", "0")
-	check(t, busy(t).Apply())
+	rules := busy(t)
+	check(t, rules.Apply())
 	for counter, packets := range map[string][]packet{
 		"": {
 			{"tcp", "10.1.0.1", "10.1.0.2:179", 255}, // a peer with GTSM
@@ -88,6 +89,7 @@ func TestPackets(t *testing.T) {
 		refusedRest: {{"tcp", "203.0.113.9", "10.1.0.2:8080", 0}, {"udp", "10.2.0.2", "10.1.0.2:53", 0}, {"ip4:47", "203.0.113.9", "10.1.0.2", 0}},
 	} {
 		for _, one := range packets {
+			agrees(t, rules, one, counter)
 			before := counts(t)
 			verdict := p.send(t, one, counter)
 			after := counts(t)

@@ -145,6 +145,18 @@ func (p *plan) checked(s edge.Service, self edge.Node) {
 	}
 }
 
+// links are the interfaces that some routers are bound to, in ascending order.
+func (p plan) links() []string {
+	var out []string
+	for _, n := range slices.Concat(p.bgp, p.bfd, p.far) {
+		if n.link != "" {
+			out = append(out, n.link)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 func sortedAddrs(all []netip.Addr) []netip.Addr {
 	all = slices.DeleteFunc(all, func(a netip.Addr) bool { return !a.IsValid() })
 	slices.SortFunc(all, netip.Addr.Compare)

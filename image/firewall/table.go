@@ -60,6 +60,9 @@ const probeLink = "edge-probe0"
 // once. Monitors of many networks ping a VIP; a flood is not worth the CPU.
 const echoRate, echoBurst = 1000, 250
 
+// The types of pings (RFC 792, RFC 4443).
+const echoRequest4, echoRequest6 = 8, 128
+
 // layout turns the plan into rules.
 func (p plan) layout() layout {
 	var s sets
@@ -241,7 +244,7 @@ func icmp() chain {
 	for _, t := range []byte{130, 131, 132, 143} { // multicast listeners, for switches that look
 		c.add("", icmpType(v6, t), f.within(linkLocal6()), accept())
 	}
-	for _, e := range []struct{ proto, request byte }{{v4, 8}, {v6, 128}} {
+	for _, e := range []struct{ proto, request byte }{{v4, echoRequest4}, {v6, echoRequest6}} {
 		within := match{&expr.Limit{Type: expr.LimitTypePkts, Rate: echoRate, Unit: expr.LimitTimeSecond, Burst: echoBurst}}
 		c.add("", icmpType(e.proto, e.request), within, accept())
 		c.add("", icmpType(e.proto, e.request), refuse(refusedEcho))
