@@ -179,7 +179,26 @@ func (f *Fetcher) one(ctx context.Context, file File, path string, tell func(int
 		tell(file.PackedSize)
 		return nil
 	}
-	err := again(ctx, func() (bool, error) { return f.more(ctx, file, path, tell) })
+	old, _ := os.Stat(path)
+	err := f.whole(ctx, file, path, tell)
+	if errors.Is(err, errWrongSum) && old != nil && old.Size() > 0 {
+		// What a process or a boot before has left need not be what it had fetched.
+		err = f.whole(ctx, file, path, tell)
+	}
+	return err
+}
+
+// whole has a file complete and right, or not there.
+func (f *Fetcher) whole(ctx context.Context, file File, path string, tell func(int64)) error {
+	// A server that begins anew each time, and breaks off, has to come further than
+	// before to be asked again: what it lacks of the file does not come by asking.
+	var most int64
+	err := again(ctx, func() (bool, error) {
+		at, err := f.more(ctx, file, path, tell)
+		further := at > most
+		most = max(most, at)
+		return further, err
+	})
 	if err != nil {
 		return err
 	}
@@ -189,16 +208,17 @@ func (f *Fetcher) one(ctx context.Context, file File, path string, tell func(int
 	return nil
 }
 
-// more appends to a file what is missing of it; progress says whether anything came.
-func (f *Fetcher) more(ctx context.Context, file File, path string, tell func(int64)) (progress bool, err error) {
+// more appends to a file what is missing of it; reached is how many of its bytes
+// are there then, 0 if none came.
+func (f *Fetcher) more(ctx context.Context, file File, path string, tell func(int64)) (reached int64, err error) {
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	at, err := out.Seek(0, io.SeekEnd)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	if at >= file.PackedSize { // whole, but with a wrong sum: else it would not be asked for
 		at = 0
@@ -209,38 +229,48 @@ func (f *Fetcher) more(ctx context.Context, file File, path string, tell func(in
 		r, err = f.From.Open(ctx, file.Name, 0)
 	}
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer r.Close()
 	if err := out.Truncate(at); err != nil {
-		return false, err
+		return 0, err
 	}
+	return f.append(out, r, at, file, tell)
+}
+
+// append writes what comes behind the first at bytes.
+func (f *Fetcher) append(out io.WriterAt, r io.Reader, at int64, file File, tell func(int64)) (reached int64, err error) {
 	start := at
 	buf := make([]byte, 256<<10)
 	for {
 		n, err := r.Read(buf)
 		if at+int64(n) > file.PackedSize {
-			return false, fmt.Errorf("the source sends more than the %d bytes that the manifest names", file.PackedSize)
+			return 0, fmt.Errorf("the source sends more than the %d bytes that the manifest names", file.PackedSize)
 		}
 		if _, werr := out.WriteAt(buf[:n], at); werr != nil {
-			return false, werr
+			return 0, werr
 		}
 		at += int64(n)
 		tell(at)
+		if err == nil {
+			continue
+		}
+		if at > start {
+			reached = at
+		}
 		switch {
 		case errors.Is(err, io.EOF) && at < file.PackedSize:
-			return at > start, &Temporary{fmt.Errorf("it ended after %d of %d bytes", at, file.PackedSize)}
+			return reached, &Temporary{fmt.Errorf("it ended after %d of %d bytes", at, file.PackedSize)}
 		case errors.Is(err, io.EOF):
-			return true, nil
-		case err != nil:
-			return at > start, err
+			return reached, nil
 		}
+		return reached, err
 	}
 }
 
 // checkPacked compares a packed file with its manifest.
 func checkPacked(ctx context.Context, path string, file File) error {
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return err
 	}
@@ -253,10 +283,13 @@ func checkPacked(ctx context.Context, path string, file File) error {
 		return err
 	}
 	if sumOf(h) != file.PackedSHA256 {
-		return fmt.Errorf("%s: its sum is not the one of the manifest", path)
+		return fmt.Errorf("%s: %w", path, errWrongSum)
 	}
 	return nil
 }
+
+// errWrongSum says that a file has the right size and other bytes.
+var errWrongSum = errors.New("its sum is not the one of the manifest")
 
 func sumOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Source is where the files of a payload come from. The reader begins offset bytes
@@ -63,7 +65,7 @@ func OpenSource(where string, o SourceOptions) (Source, error) {
 type folder string
 
 func (f folder) Open(_ context.Context, name string, offset int64) (io.ReadCloser, error) {
-	file, err := os.Open(filepath.Join(string(f), name))
+	file, err := openFile(filepath.Join(string(f), name))
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +74,19 @@ func (f folder) Open(_ context.Context, name string, offset int64) (io.ReadClose
 		return nil, err
 	}
 	return file, nil
+}
+
+// openFile opens a file to read it, and nothing else: a pipe would be waited for,
+// which no context ends.
+func openFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, f.Close(), fmt.Errorf("%s is not a file", path))
+	}
+	return f, nil
 }
 
 // web is a source behind HTTP.
@@ -117,16 +132,21 @@ func newWeb(base *url.URL, o SourceOptions) (*web, error) {
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if len(via) >= maxRedirect {
-				return fmt.Errorf("more than %d redirects", maxRedirect)
+				return &misled{fmt.Sprintf("more than %d redirects", maxRedirect)}
 			}
-			if r.URL.Scheme != "https" && !o.InsecureHTTP {
-				return fmt.Errorf("redirected to %s, which is not encrypted", r.URL.Redacted())
+			if r.URL.Scheme != "https" && (r.URL.Scheme != "http" || !o.InsecureHTTP) {
+				return &misled{fmt.Sprintf("redirected to %s, which is not encrypted", r.URL.Redacted())}
 			}
 			return nil
 		},
 	}
 	return w, nil
 }
+
+// misled is a redirect that is not followed.
+type misled struct{ why string }
+
+func (m *misled) Error() string { return m.why }
 
 // Temporary marks an error of a source that may be gone at the next try.
 type Temporary struct{ Err error }
@@ -166,13 +186,14 @@ func (w *web) Open(ctx context.Context, name string, offset int64) (io.ReadClose
 var errStalled = errors.New("nothing came for too long")
 
 // failed says what became of a request, and whether to try again. A certificate
-// that is not good does not get better.
+// that is not good does not get better, nor does a redirect.
 func (w *web) failed(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
 		return &Temporary{fmt.Errorf("fetch from %s: %w", w.base.Host, errStalled)}
 	}
 	var tlsErr *tls.CertificateVerificationError
-	if ctx.Err() != nil || errors.As(err, &tlsErr) {
+	var away *misled
+	if ctx.Err() != nil || errors.As(err, &tlsErr) || errors.As(err, &away) {
 		return err
 	}
 	return &Temporary{err}

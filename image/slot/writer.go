@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/klauspost/compress/zstd"
@@ -264,7 +263,7 @@ const maxWindow = 64 << 20
 // unpack writes what a packed file holds, which must be as long as the manifest
 // says, and have its sum.
 func unpack(ctx context.Context, path string, file File, to io.Writer) error {
-	in, err := os.Open(path)
+	in, err := openFile(path)
 	if err != nil {
 		return err
 	}

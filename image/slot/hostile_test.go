@@ -1,0 +1,153 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFetchEnds: a file that the server has cut, or that it never sends whole, is not
+// asked for without end.
+func TestFetchEnds(t *testing.T) {
+	dir, want := newSystem("1.2.0").pack(t, newSigner(t))
+	cut := t.TempDir()
+	put(t, filepath.Join(cut, want.File(Verity).Name), make([]byte, want.File(Verity).PackedSize/2))
+	for name, h := range map[string]func(*mirror, http.Handler) http.HandlerFunc{
+		"cut on the server": func(*mirror, http.Handler) http.HandlerFunc {
+			return http.FileServer(http.Dir(cut)).ServeHTTP
+		},
+		"no ranges, and breaks": func(_ *mirror, files http.Handler) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				r.Header.Del("Range")
+				files.ServeHTTP(&limited{w, 10}, r)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMirror(t, h, dir)
+			from := m.source(t)
+			f := &Fetcher{From: from, Dir: t.TempDir(), Free: plenty}
+			file := want.File(Verity)
+			most, tries := int64(0), 0
+			for range 3 * fetchTries { // without the pauses
+				at, err := f.more(t.Context(), file, f.path(file), func(int64) {})
+				if temporary := (*Temporary)(nil); !errors.As(err, &temporary) {
+					t.Fatalf("it reached %d: %v", at, err)
+				}
+				if at > most {
+					most, tries = at, 0
+				}
+				tries++
+			}
+			if tries <= fetchTries {
+				t.Errorf("each try counts as one that came further: it would go on for ever")
+			}
+		})
+	}
+}
+
+// TestAgainEnds: with the clock of a test, the loop itself.
+func TestAgainEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Fetcher{From: &short{}, Dir: t.TempDir(), Free: plenty}
+		file := File{Part: Root, Name: "x", PackedSize: 100, PackedSHA256: strings.Repeat("0", 64)}
+		start := time.Now()
+		err := f.one(t.Context(), file, f.path(file), func(int64) {})
+		if err == nil || !strings.Contains(err.Error(), "50 of 100 bytes") || !strings.Contains(err.Error(), "given up") {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 2*time.Minute {
+			t.Errorf("given up after %s", took)
+		}
+	})
+}
+
+// TestFetchOfGarbage: what an earlier process has left of a file is not what it had
+// fetched; the file comes whole all the same, at once.
+func TestFetchOfGarbage(t *testing.T) {
+	dir, want := newSystem("1.2.0").pack(t, newSigner(t))
+	m := newMirror(t, honest, dir)
+	f := &Fetcher{From: m.source(t), Dir: t.TempDir(), Free: plenty}
+	file := want.File(Root)
+	put(t, f.path(file), make([]byte, file.PackedSize/2))
+	if _, err := f.Fetch(t.Context(), want); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRedirectsAreFinal: one that is not followed is not asked for again.
+func TestRedirectsAreFinal(t *testing.T) {
+	m := newMirror(t, func(*mirror, http.Handler) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:9/x", http.StatusFound)
+		}
+	}, t.TempDir())
+	_, err := fetchSmall(t.Context(), m.source(t), ManifestName, 10)
+	if err == nil || !strings.Contains(err.Error(), "not encrypted") || m.asks.Load() != 1 {
+		t.Errorf("asked %d times: %v", m.asks.Load(), err)
+	}
+	m = newMirror(t, func(*mirror, http.Handler) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "gopher://127.0.0.1:9/x", http.StatusFound)
+		}
+	}, t.TempDir())
+	loose := must(OpenSource(m.URL, SourceOptions{CAFile: m.ca, InsecureHTTP: true}))
+	if _, err := fetchSmall(t.Context(), loose, ManifestName, 10); err == nil || m.asks.Load() != 1 {
+		t.Errorf("asked %d times: %v", m.asks.Load(), err)
+	}
+}
+
+// TestPipes: what is no file in the folder of a payload is refused, and not waited for.
+func TestPipes(t *testing.T) {
+	dir, want := newSystem("1.2.0").pack(t, newSigner(t))
+	pipe := filepath.Join(dir, want.File(Root).Name)
+	os.Remove(pipe)
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Fetcher{From: folder(dir)}).Fetch(t.Context(), want); err == nil || !strings.Contains(err.Error(), "is not a file") {
+		t.Error(err)
+	}
+	if _, err := folder(dir).Open(t.Context(), want.File(Root).Name, 0); err == nil {
+		t.Error("a pipe is opened")
+	}
+	if err := unpack(t.Context(), pipe, want.File(Root), nil); err == nil {
+		t.Error("a pipe is unpacked")
+	}
+	if _, err := folder(t.TempDir()).Open(t.Context(), ".", 0); err == nil {
+		t.Error("a folder is opened")
+	}
+}
+
+// TestLockIsOfRoot: who can open the file can keep root from it.
+func TestLockIsOfRoot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := Lock(path, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info.Mode(), err)
+	}
+}
+
+// short is a source that has half of each file, and cannot begin in the middle.
+type short struct{}
+
+func (*short) Open(_ context.Context, _ string, offset int64) (io.ReadCloser, error) {
+	if offset > 0 {
+		return nil, errNoRange
+	}
+	return io.NopCloser(strings.NewReader(strings.Repeat("x", 50))), nil
+}
