@@ -100,6 +100,8 @@ type trial struct {
 	mu   sync.Mutex
 	ran  []string // programs of the system
 	fail string   // a program that fails
+	// between stands between the writer and the EFI partition; nil: nothing does.
+	between func(slot.ESP) slot.ESP
 }
 
 func newTrial(t *testing.T) *trial {
@@ -249,6 +251,9 @@ func (c *trial) open() (*opened, error) {
 			return os.OpenFile(filepath.Join(c.root, "/dev", name), os.O_RDWR, 0)
 		},
 		RootHash: fakeRootHash,
+	}
+	if c.between != nil {
+		w.ESP = c.between(w.ESP)
 	}
 	return &opened{writer: w, running: s, room: slot.Room{ESPFree: 100 << 20, Verity: 16 << 10, Root: 64 << 10}, close: func() error { return nil }}, nil
 }

@@ -257,11 +257,17 @@ func (u *upgrade) write(ctx context.Context, now *slot.Upgrade, from slot.Source
 		return err
 	}
 	job := slot.Job{Manifest: now.Payload, Packed: packed, Slot: now.Slot, Running: u.here.version, Tries: u.tries}
-	if err := u.disk.writer.Write(ctx, job); err != nil {
-		return err
+	// Kept before its UKI is there: from then on any reboot takes it, and who judges
+	// that boot, or the one after it, is to know what was under trial.
+	job.Ready = func() error {
+		now.Stage = slot.Staged
+		return st.SetUpgrade(now, u.now())
 	}
-	now.Stage = slot.Staged
-	if err := st.SetUpgrade(now, u.now()); err != nil {
+	if err := u.disk.writer.Write(ctx, job); err != nil {
+		if now.Stage == slot.Staged {
+			now.Stage = slot.Writing
+			err = errors.Join(err, st.SetUpgrade(now, u.now()))
+		}
 		return err
 	}
 	if err := st.Release(); err != nil { // it is written: what was fetched has no use

@@ -80,7 +80,7 @@ func TestFetchOverHTTPS(t *testing.T) {
 		t.Errorf("a second fetch asks %d times, %v", m.asks.Load()-asks, err)
 	}
 	d := twoSlots(1, newSystem("1.1.0"), newSystem("1.0.0"))
-	if err := d.writer().Write(t.Context(), Job{got, files, B, "1.1.0", 3}); err != nil {
+	if err := d.writer().Write(t.Context(), Job{Manifest: got, Packed: files, Slot: B, Running: "1.1.0", Tries: 3}); err != nil {
 		t.Error(err)
 	}
 	// Without the CA the server is a stranger.

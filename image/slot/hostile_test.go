@@ -3,6 +3,7 @@ package slot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -150,4 +151,93 @@ func (*short) Open(_ context.Context, _ string, offset int64) (io.ReadCloser, er
 		return nil, errNoRange
 	}
 	return io.NopCloser(strings.NewReader(strings.Repeat("x", 50))), nil
+}
+
+// TestStateIsReadAgain: however much the checks of an operator have to say, what is
+// kept can be read, and the last of it is there.
+func TestStateIsReadAgain(t *testing.T) {
+	s := State{t.TempDir()}
+	for i := range maxBoots {
+		b := Boot{ID: fmt.Sprint(i), Version: "1.2.0"}
+		for n := range 100 {
+			b.Failed = append(b.Failed, Failure{Check: fmt.Sprintf("hook:%d", n), Reason: strings.Repeat("\x01", 500)})
+		}
+		if err := s.AddBoot(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, err := s.Boots(); err != nil || len(list) == 0 || list[len(list)-1].ID != fmt.Sprint(maxBoots-1) {
+		t.Errorf("%d boots, %v", len(list), err)
+	}
+	for i := range maxRefused {
+		if err := s.Refuse(Refused{Version: fmt.Sprint(i), Check: "bgp", Reason: strings.Repeat("\x01", 2<<20), Journal: strings.Repeat("\xff", 2<<20)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, err := s.Refused(); err != nil || RefusedOf(list, fmt.Sprint(maxRefused-1)) == nil {
+		t.Errorf("%d are refused, %v", len(list), err)
+	}
+}
+
+// TestStateThatIsNone: what is no file of ours is an error with a remedy, whatever it
+// is and however large.
+func TestStateThatIsNone(t *testing.T) {
+	s := State{t.TempDir()}
+	path := filepath.Join(s.Dir, upgradeFile)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Upgrade(); err == nil || !strings.Contains(err.Error(), "is not a file") {
+		t.Error(err)
+	}
+	os.Remove(path)
+	put(t, path, nil)
+	if _, err := s.Upgrade(); err == nil || !strings.Contains(err.Error(), "remove the file") {
+		t.Error(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil { // would not fit into memory
+		t.Fatal(err)
+	}
+	if _, err := s.Upgrade(); err == nil || !strings.Contains(err.Error(), "remove the file") {
+		t.Error(err)
+	}
+	if err := s.SetUpgrade(&Upgrade{Version: "1"}, time.Now()); err != nil {
+		t.Error(err)
+	}
+}
+
+// foldESP has names as a FAT has them: in either case they are one file.
+type foldESP struct{ Folder }
+
+func (f foldESP) Open(name string) (Volume, error) {
+	files, err := f.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range files {
+		if strings.EqualFold(o.Name, name) {
+			name = o.Name
+		}
+	}
+	return f.Folder.Open(name)
+}
+
+// TestRecountInCapitals: a UKI that somebody has put back from another system may have
+// its name in capitals.
+func TestRecountInCapitals(t *testing.T) {
+	f := foldESP{Folder(t.TempDir())}
+	program := append([]byte("MZ"), make([]byte, leastUKI)...)
+	put(t, filepath.Join(string(f.Folder), "EDGE_1.2.0.EFI"), program)
+	put(t, filepath.Join(string(f.Folder), "EDGE_1.2.0+3.EFI"), append(program, 1)) // of a try before
+	w := &Writer{ESP: f}
+	if err := w.Recount(t.Context(), UKI{Version: "1.2.0"}, UKI{Version: "1.2.0", Counted: true, Left: 3}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := f.List()
+	if err != nil || len(files) != 1 || files[0].Name != "edge_1.2.0+3.efi" || files[0].Size != int64(len(program)) {
+		t.Error(files, err)
+	}
+	if err := w.Recount(t.Context(), UKI{Version: "1.3.0"}, UKI{Version: "1.3.0", Counted: true}); err == nil || !strings.Contains(err.Error(), "not on the EFI partition") {
+		t.Error(err)
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 )
 
 // install writes a UKI under a name that is not there yet, its first sector last;
@@ -105,8 +107,8 @@ func (w *Writer) removeIfThere(name string) error {
 		return err
 	}
 	for _, f := range files {
-		if f.Name == name {
-			return w.ESP.Remove(name)
+		if strings.EqualFold(f.Name, name) { // on a FAT they are one file
+			return w.ESP.Remove(f.Name)
 		}
 	}
 	return nil
@@ -125,13 +127,11 @@ func (w *Writer) Recount(ctx context.Context, from, to UKI) error {
 		return fmt.Errorf("recount %s: %w", from.Name(), err)
 	}
 	if from != to {
-		var size int64
-		for _, f := range files {
-			if f.Name == from.Name() {
-				size = f.Size
-			}
+		i := slices.IndexFunc(files, func(f ESPFile) bool { u, ours := ParseUKI(f.Name); return ours && u == from })
+		if i < 0 {
+			return fmt.Errorf("recount %s: it is not on the EFI partition", from.Name())
 		}
-		if err := w.copyUKI(ctx, from.Name(), to.Name(), size); err != nil {
+		if err := w.copyUKI(ctx, files[i].Name, to.Name(), files[i].Size); err != nil {
 			return fmt.Errorf("copy %s to %s: %w", from.Name(), to.Name(), err)
 		}
 	}

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +23,7 @@ const stateFormat = 1
 type State struct{ Dir string }
 
 // ErrNewer says that a file was written by a newer version.
-var ErrNewer = errors.New("a newer version has written it; it is left alone")
+var ErrNewer = errors.New("a newer version has written it; it is left alone: to do without what it says, move it away")
 
 // Stage is how far an upgrade is.
 type Stage string
@@ -30,7 +32,7 @@ type Stage string
 // it knows what may have happened.
 const (
 	Writing   Stage = "writing"   // the slot may be half written
-	Staged    Stage = "staged"    // all is there; the next boot takes it
+	Staged    Stage = "staged"    // the slot is whole; once its UKI is there, the next boot takes it
 	Rebooting Stage = "rebooting" // a reboot was ordered for it
 	Good      Stage = "good"      // it was booted, judged and blessed
 	Failed    Stage = "failed"    // it was booted, and the box has come back from it
@@ -156,6 +158,7 @@ func (s State) Refuse(r Refused) error {
 		return err
 	}
 	r.Times, r.When = 1, r.When.UTC()
+	r.Reason, r.Journal = bounded(r.Reason), bounded(r.Journal)
 	keep := make([]Refused, 0, len(list)+1)
 	for _, o := range list {
 		if o.Version == r.Version {
@@ -165,7 +168,16 @@ func (s State) Refuse(r Refused) error {
 		keep = append(keep, o)
 	}
 	keep = append(keep, r)
-	return s.write(refusedName, refusedFile{stateFormat, keep[max(0, len(keep)-maxRefused):]})
+	return s.write(refusedName, fit(keep, maxRefused, func(l []Refused) any { return refusedFile{stateFormat, l} }))
+}
+
+// bounded cuts what programs have said.
+func bounded(text string) string {
+	const most = 16 << 10
+	if len(text) > most {
+		text = text[:most]
+	}
+	return strings.ToValidUTF8(text, "?")
 }
 
 // Forgive takes a version out of the refused: it was good after all.
@@ -213,13 +225,13 @@ func (s State) AddBoot(b Boot) error {
 		list = list[:n-1]
 	}
 	list = append(list, b)
-	return s.write(bootsName, bootsFile{stateFormat, list[max(0, len(list)-maxBoots):]})
+	return s.write(bootsName, fit(list, maxBoots, func(l []Boot) any { return bootsFile{stateFormat, l} }))
 }
 
 // read decodes a file; one that is not there leaves v as it is.
 func (s State) read(name string, v any) (there bool, err error) {
 	path := filepath.Join(s.Dir, name)
-	b, err := os.ReadFile(path)
+	b, err := readState(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
@@ -232,7 +244,20 @@ func (s State) read(name string, v any) (there bool, err error) {
 	return true, nil
 }
 
+// readState reads a file as far as one of ours is long, and a byte more.
+func readState(path string) ([]byte, error) {
+	f, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxState+1))
+}
+
 func decodeState(b []byte, v any) error {
+	if len(b) > maxState {
+		return fmt.Errorf("more than %d bytes: this is none of ours; remove the file", maxState)
+	}
 	var head struct {
 		Format int `json:"format"`
 	}
@@ -242,8 +267,8 @@ func decodeState(b []byte, v any) error {
 	if head.Format > stateFormat {
 		return fmt.Errorf("format %d: %w", head.Format, ErrNewer)
 	}
-	if head.Format < 1 || len(b) > maxState {
-		return fmt.Errorf("format %d, %d bytes: this is none of ours; remove the file", head.Format, len(b))
+	if head.Format < 1 {
+		return fmt.Errorf("format %d: this is none of ours; remove the file", head.Format)
 	}
 	if err := json.Unmarshal(b, v); err != nil {
 		return fmt.Errorf("%w; remove the file", err)
@@ -255,27 +280,52 @@ func decodeState(b []byte, v any) error {
 // newer version has written is left alone.
 func (s State) write(name string, v any) error {
 	path := filepath.Join(s.Dir, name)
-	if b, err := os.ReadFile(path); err == nil {
+	if b, err := readState(path); err == nil {
 		var skip json.RawMessage
 		if err := decodeState(b, &skip); errors.Is(err, ErrNewer) {
 			return fmt.Errorf("write state: %s: %w", path, err)
 		}
 	}
-	b, err := json.MarshalIndent(v, "", "  ")
+	b, err := encodeState(v)
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	err = ReplaceFile(path, append(b, '\n'))
+	err = ReplaceFile(path, b)
 	if errors.Is(err, unix.ENOSPC) && s.Release() == nil {
-		err = ReplaceFile(path, append(b, '\n'))
+		err = ReplaceFile(path, b)
 	}
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil
+}
+
+// encodeState is v as it is kept: never more than is read again. errTooLarge says
+// that it would be.
+func encodeState(v any) ([]byte, error) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err == nil && len(b) >= maxState {
+		err = errTooLarge
+	}
+	return append(b, '\n'), err
+}
+
+var errTooLarge = fmt.Errorf("it has more than %d bytes", maxState)
+
+// fit leaves out the oldest of list until all of it can be kept: reasons come from
+// programs of the operator, and may be long and many.
+func fit[T any](list []T, most int, file func([]T) any) any {
+	list = list[max(0, len(list)-most):]
+	for len(list) > 1 {
+		if _, err := encodeState(file(list)); !errors.Is(err, errTooLarge) {
+			break
+		}
+		list = list[1:]
+	}
+	return file(list)
 }
 
 // reserveSize is what Reserve keeps, in bytes.

@@ -68,6 +68,10 @@ type Job struct {
 	Slot     Slot            // not the one that runs
 	Running  string          // the version that runs
 	Tries    int             // how often it may fail to become good: 1 to 9
+	// Ready is called when the slot is whole, and before the UKI is there by which the
+	// next boot takes it, whatever ends this process. An error ends the writing. nil:
+	// nobody is told.
+	Ready func() error
 }
 
 // headSize is the first sector of a UKI: the smallest that a disk writes whole.
@@ -115,6 +119,11 @@ func (w *Writer) Write(ctx context.Context, j Job) error {
 	}
 	if err := w.checkRootHash(j.Manifest, j.Slot); err != nil {
 		return err
+	}
+	if j.Ready != nil {
+		if err := j.Ready(); err != nil {
+			return err
+		}
 	}
 	name := UKI{Version: j.Manifest.Version, Counted: true, Left: j.Tries}.Name()
 	w.tell("writing %s to the EFI partition", name)
