@@ -191,8 +191,11 @@ func greets(ctx context.Context, at netip.AddrPort) error {
 		c.SetReadDeadline(end)
 	}
 	text, err := bufio.NewReader(io.LimitReader(c, 255)).ReadString('\n')
-	if !strings.HasPrefix(text, "SSH-") {
-		return fmt.Errorf("what listens on %s does not greet as sshd does: %.40q, %w", at, text, err)
+	switch {
+	case strings.HasPrefix(text, "SSH-"):
+		return nil
+	case err != nil && text == "":
+		return fmt.Errorf("what listens on %s does not greet as sshd does: %w", at, err)
 	}
-	return nil
+	return fmt.Errorf("what listens on %s does not greet as sshd does: %.40q", at, text)
 }

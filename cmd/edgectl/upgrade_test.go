@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -383,6 +385,31 @@ func TestHealthChecks(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(c.root, motdFile)); err == nil || c.reboots() != 1 {
 			t.Errorf("%s: --once changes something", want)
 		}
+	}
+}
+
+// TestGreets: what listens on the port of sshd, and is none.
+func TestGreets(t *testing.T) {
+	t.Parallel()
+	for greeting, want := range map[string]string{"SSH-2.0-x\r\n": "", "HTTP/1.1 400 no\r\n": `sshd does: "HTTP/1.1 400 no\r\n"`, "": "sshd does: EOF"} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if c, err := ln.Accept(); err == nil {
+				io.WriteString(c, greeting)
+				c.Close()
+			}
+		}()
+		err = greets(t.Context(), ln.Addr().(*net.TCPAddr).AddrPort())
+		if (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", greeting, err, want)
+		}
+		ln.Close()
+		<-done
 	}
 }
 

@@ -48,17 +48,30 @@ func Hooks(dir string) ([]Check, error) {
 }
 
 // runHook runs one with nothing on its input, and returns the last line that it
-// said if it fails. When its time is over, all of its processes end.
+// said if it fails. What it has begun in the background ends with it, and at the
+// latest when its time is over: it is run again and again. How it ended counts, and
+// not that something goes on which holds its output.
 func runHook(ctx context.Context, path string) error {
 	cmd := exec.CommandContext(ctx, path)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	end := func() error {
+		if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); errors.Is(err, syscall.ESRCH) {
+			return os.ErrProcessDone
+		} else {
+			return err
+		}
+	}
+	cmd.Cancel = end
 	cmd.WaitDelay = time.Second
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
 	said := &tail{most: 4 << 10}
 	cmd.Stdout, cmd.Stderr = said, said
-	err := cmd.Run()
+	err := cmd.Start()
 	if err == nil {
+		err = cmd.Wait()
+		end()
+	}
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
 		return nil
 	}
 	text := bytes.TrimSpace(said.b)

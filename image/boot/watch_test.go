@@ -162,3 +162,38 @@ func TestHookThatHangs(t *testing.T) {
 		}
 	}
 }
+
+// TestHookThatForks: a hook that ends well and leaves something behind, which holds its
+// output, has ended well; and what it left is gone.
+func TestHookThatForks(t *testing.T) {
+	dir := t.TempDir()
+	mark := filepath.Join(dir, "pid")
+	script(t, dir, "10-forks", "sleep 600 & echo $! >"+mark+"; exit 0", 0o755)
+	script(t, dir, "20-forks-and-fails", "sleep 600 & echo 'the origin is far'; exit 1", 0o755)
+	script(t, dir, "30-shouts", "yes 'no end of it' | head -c 20000000; echo; echo the last; exit 1", 0o755)
+	checks, err := Hooks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range Once(t.Context(), checks) {
+		got = append(got, f.Check+": "+f.Reason)
+	}
+	want := "hook:20-forks-and-fails: the origin is far (exit status 1)\nhook:30-shouts: the last (exit status 1)"
+	if strings.Join(got, "\n") != want {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+	pid, err := os.ReadFile(mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("what it left lives on: %s", stat)
+		}
+	}
+}
