@@ -51,7 +51,7 @@ func (b *builder) member(from string, h *tar.Header, r io.Reader) bool {
 	case path.IsAbs(h.Name), name == "..", strings.HasPrefix(name, "../"):
 		b.problems.at(from, "", "%s points out of the bundle", clip(h.Name))
 		return true
-	case name == ".", ignored(name), h.Typeflag == tar.TypeDir:
+	case name == ".", ignored(name), h.Typeflag == tar.TypeDir, h.Typeflag == tar.TypeXGlobalHeader: // that of git archive
 		return true
 	case h.Typeflag != tar.TypeReg:
 		b.problems.at(clip(name), "put the file itself there", "it is neither a file nor a folder")

@@ -30,6 +30,13 @@ func Check(t Tree) (c *edge.Config, problems Problems) {
 		_, bad := checkHostname(b)
 		problems = append(problems, bad...)
 	}
+	for _, name := range t.names() {
+		for _, dir := range parents(name) {
+			if _, ok := t[dir]; ok { // a bundle can have both, a disk cannot
+				problems.at(name, "rename one", "%s is a file, and has files in it", dir)
+			}
+		}
+	}
 	for _, name := range t.under("health.d") {
 		if b := t[name]; !bytes.HasPrefix(b, []byte("#!")) && !bytes.HasPrefix(b, []byte("\x7fELF")) {
 			problems.at(name, "begin it with #!/bin/sh", "it cannot be executed")

@@ -1,13 +1,20 @@
 package setup
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/catchment-dev/edge/image/slot"
 )
 
 // State is what the store remembers beside the generations. Keys that another
@@ -91,13 +98,18 @@ func (s *Store) State() State {
 
 func (s *Store) setState(st State) error {
 	st.Format = format
-	for v := range st.Good {
-		if len(st.Good) > maxGood && v != s.o.Version {
-			delete(st.Good, v)
-		}
+	for len(st.Good) > maxGood {
+		delete(st.Good, s.oldestGood(st.Good))
 	}
 	s.o.step("write state")
 	return writeJSON(filepath.Join(s.o.Dir, stateFile), st)
+}
+
+// oldestGood is the version that nobody comes back to: of the others than this one
+// that with the oldest generation, and of those the oldest version.
+func (s *Store) oldestGood(good map[string]int) string {
+	others := slices.DeleteFunc(sortedKeys(good), func(v string) bool { return v == s.o.Version })
+	return slices.MinFunc(others, func(a, b string) int { return cmp.Or(cmp.Compare(good[a], good[b]), slot.Compare(a, b)) })
 }
 
 // Taken remembers the digest of what was taken from a source.
@@ -117,10 +129,25 @@ func (s *Store) Pending() (*Pending, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if err == nil {
+		err = p.check()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read pending change: %w", err)
+		return nil, fmt.Errorf("read pending change: %w; a reboot forgets it, and so does who removes %s", err, filepath.Join(s.o.Dir, pendingFile))
 	}
 	return &p, nil
+}
+
+// check says why it is no change of ours. To take one for it that is not would leave
+// the box without a configuration.
+func (p *Pending) check() error {
+	switch {
+	case p.Format > format:
+		return fmt.Errorf("its format is %d, of a newer version", p.Format)
+	case p.Format < 1 || p.From < 0 || p.To < 1 || p.From == p.To:
+		return fmt.Errorf("format %d, from %d to %d: it is no change", p.Format, p.From, p.To)
+	}
+	return nil
 }
 
 // SetPending must come before the first step of a change. After nil nothing is
@@ -155,7 +182,7 @@ func (s *Store) setTrial(t trial) error {
 // trial is nil if there is none that can be read.
 func (s *Store) trial() *trial {
 	var t trial
-	if readJSON(filepath.Join(s.o.Dir, trialFile), &t) != nil {
+	if readJSON(filepath.Join(s.o.Dir, trialFile), &t) != nil || t.Format != format {
 		return nil
 	}
 	return &t
@@ -213,8 +240,19 @@ func (s *Store) Reverted(p Pending, reason string) error {
 	return s.SetPending(nil)
 }
 
+// maxState bounds a file of the store, in bytes.
+const maxState = 1 << 20
+
 func readJSON(path string, v any) error {
-	b, err := os.ReadFile(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not be waited for
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxState+1))
+	if err == nil && len(b) > maxState {
+		err = fmt.Errorf("%s: more than %d bytes", path, maxState)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -82,7 +81,7 @@ func OpenStore(o StoreOptions) (*Store, error) {
 // Lock keeps other processes out of the store until unlock is called. It fails
 // at once if one of them is in there.
 func (s *Store) Lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(s.o.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := s.openLock()
 	if err != nil {
 		return nil, fmt.Errorf("lock store of configurations: %w", err)
 	}
@@ -91,6 +90,23 @@ func (s *Store) Lock() (unlock func(), err error) {
 		return nil, errors.New("another command is changing the configuration of this box: wait until it is done")
 	}
 	return func() { f.Close() }, nil
+}
+
+// openLock opens what is locked. A disk that is full, or that can only be read, is no
+// reason not to go by what is on it.
+func (s *Store) openLock() (*os.File, error) {
+	path := filepath.Join(s.o.Dir, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		return f, nil
+	}
+	if f, readErr := os.Open(path); readErr == nil {
+		return f, nil
+	}
+	if f, readErr := os.Open(s.o.Dir); readErr == nil {
+		return f, nil
+	}
+	return nil, err
 }
 
 // Plain says that the box was not made from the image: see StoreOptions.File.
@@ -149,11 +165,7 @@ func (s *Store) Generations() ([]int, error) {
 // Describe reads what is known of generation n.
 func (s *Store) Describe(n int) (Generation, error) {
 	g := Generation{}
-	b, err := os.ReadFile(filepath.Join(s.dirOf(n), generationFile))
-	if err == nil {
-		err = json.Unmarshal(b, &g)
-	}
-	if err != nil {
+	if err := readJSON(filepath.Join(s.dirOf(n), generationFile), &g); err != nil {
 		return g, fmt.Errorf("read generation %d: %w", n, err)
 	}
 	return g, nil

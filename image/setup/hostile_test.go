@@ -1,0 +1,171 @@
+package setup
+
+import (
+	"archive/tar"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// inMounts runs f where what it mounts is seen by itself only.
+func inMounts(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { done <- err }() // also after a t.Fatal in f
+		runtime.LockOSThread()         // for good: the thread ends with its view of the mounts
+		err = unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			f()
+		}
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReadOnlyDisk: a box whose /var can only be read goes by the configuration on it.
+func TestReadOnlyDisk(t *testing.T) {
+	for _, locked := range []bool{true, false} { // whether it has a file to lock
+		b := newBox(t)
+		good := goodTree(t)
+		b.boot(good)
+		if locked {
+			unlock, err := b.store().Lock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			unlock()
+		}
+		b.place.Run = filepath.Join(t.TempDir(), "run")
+		inMounts(t, func() {
+			dir := filepath.Join(b.dir, "edge-config")
+			err := unix.Mount(dir, dir, "", unix.MS_BIND, "")
+			if err == nil {
+				err = unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			unlock, err := b.store().Lock()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer unlock()
+			if _, err := b.store().Lock(); err == nil || !strings.Contains(err.Error(), "another command") {
+				t.Errorf("two have the lock: %v", err)
+			}
+			b.want(b.boot(good), OK, 1, "")
+			b.want(b.boot(good.changed("hold: 3s", "hold: 5s")), OK, 1, "read-only file system")
+		})
+	}
+}
+
+// TestFullDisk: likewise one that is full; a new source is not taken, and its
+// generation not half there.
+func TestFullDisk(t *testing.T) {
+	b := newBox(t)
+	good := goodTree(t)
+	next := good.changed("hold: 3s", "hold: 5s")
+	b.place.Run = filepath.Join(t.TempDir(), "run")
+	inMounts(t, func() {
+		dir := filepath.Join(b.dir, "edge-config")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := unix.Mount("none", dir, "tmpfs", 0, "size=256k"); err != nil {
+			t.Error(err)
+			return
+		}
+		b.want(b.boot(good), OK, 1, "")
+		full, err := os.Create(filepath.Join(dir, "full"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for err == nil {
+			_, err = full.Write(make([]byte, 1024))
+		}
+		full.Close()
+		if unlock, err := b.store().Lock(); err != nil {
+			t.Error(err)
+		} else {
+			unlock()
+		}
+		b.want(b.boot(next), OK, 1, "no space left")
+		if all, err := os.ReadDir(filepath.Join(dir, "gen")); err != nil || len(all) != 1 {
+			t.Errorf("generations: %v %v", all, err)
+		}
+		b.want(b.boot(good), OK, 1, "")
+		os.Remove(full.Name())
+		b.want(b.boot(next), OK, 2, "generation 2 was made")
+	})
+}
+
+// TestPendingOfNobody: what is no change of this version is forgotten, and takes
+// nothing away.
+func TestPendingOfNobody(t *testing.T) {
+	for _, text := range []string{
+		"{}", "null", "[]", "1", "", `{"format":1,"boot_id":"x"}`, `{"format":1,"from":1,"to":1}`, `{"format":1,"from":-3,"to":1}`,
+		`{"format":2,"undo":1,"redo":2}`, `{"format":2,"from":7,"to":1}`, strings.Repeat(" ", maxState) + "{}",
+	} {
+		b := newBox(t)
+		good := goodTree(t)
+		b.boot(good)
+		if err := os.WriteFile(filepath.Join(b.dir, "edge-config", pendingFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := b.store().Pending(); p != nil || err == nil || !strings.Contains(err.Error(), "who removes") {
+			t.Errorf("%.40s: %+v %v", text, p, err)
+		}
+		b.want(b.boot(good), OK, 1, "it is forgotten")
+		b.want(b.boot(good), OK, 1, "")
+	}
+}
+
+// TestGoodOfTheOtherSlot: however many versions a box has had, what the one before was
+// good with is remembered.
+func TestGoodOfTheOtherSlot(t *testing.T) {
+	b := newBox(t)
+	b.boot(goodTree(t))
+	for i := 1; i < 30; i++ {
+		b.version = fmt.Sprintf("1.%d.0", i)
+		if i == 15 { // a way back by hand, and forth again
+			b.version = "1.2.0"
+		}
+		before := b.store().State().Good
+		last := fmt.Sprintf("1.%d.0", i-1)
+		if err := b.store().ConfirmBoot(); err != nil {
+			t.Fatal(err)
+		}
+		good := b.store().State().Good
+		if len(good) > maxGood || good[b.version] != 1 || before[last] != 0 && good[last] == 0 {
+			t.Fatalf("%s after %s: %v", b.version, last, good)
+		}
+	}
+}
+
+// TestFileAndFolder: a bundle may have a file and a folder of one name.
+func TestFileAndFolder(t *testing.T) {
+	good := goodTree(t).with(map[string]string{"secrets/a": "x", "secrets/a/b": "y"})
+	b := newBuilder()
+	b.bundle("bundle", pack(t, good, tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "pax_global_header", PAXRecords: map[string]string{"comment": "of git archive"}}))
+	if len(b.problems) > 0 {
+		t.Error(b.problems)
+	}
+	if _, problems := Check(b.tree); len(problems) != 1 || !strings.Contains(problems.Error(), "secrets/a/b: secrets/a is a file") {
+		t.Errorf("problems: %v", problems)
+	}
+}
