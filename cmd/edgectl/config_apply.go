@@ -77,6 +77,10 @@ func (c *configs) change(ctx context.Context, m move, within time.Duration, out 
 		}
 	}
 	if err := c.store.Switch(m.to.number); err != nil {
+		// Half of it may be done. While that cannot be undone it goes on waiting.
+		if backErr := c.store.Switch(m.from.number); backErr != nil {
+			return out, fmt.Errorf("%w; and the way back failed: %v", err, backErr)
+		}
 		return out, errors.Join(err, c.store.SetPending(nil))
 	}
 	notes, err := c.live.Apply(ctx, m)

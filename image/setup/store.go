@@ -194,6 +194,9 @@ func (s *Store) Add(t Tree, c *edge.Config, g Generation) (int, error) {
 	if len(all) > 0 {
 		n = all[len(all)-1] + 1
 	}
+	// What was taken back, or was left by a process that was killed, must not fill the
+	// disk. If it cannot be removed there may be room all the same.
+	_ = s.Tidy()
 	g.Format, g.Number, g.Digest, g.Version, g.Created = format, n, t.Digest(), s.o.Version, s.o.Now().UTC()
 	s.o.step("begin generation")
 	tmp, err := os.MkdirTemp(filepath.Join(s.o.Dir, "gen"), ".new-")

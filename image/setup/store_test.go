@@ -128,9 +128,11 @@ func TestTidy(t *testing.T) {
 	}
 	for i := range 8 {
 		add(t, s, good.changed("hold: 3s", fmt.Sprintf("hold: %ds", 10+i)))
-	}
-	if err := s.SetPending(&Pending{From: 3, To: 9}); err != nil {
-		t.Fatal(err)
+		if i == 1 { // the next one tidies too
+			if err := s.SetPending(&Pending{From: 3, To: 9}); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	if err := os.Mkdir(s.dirOf(9)+"/../.new-killed", 0o755); err != nil {
 		t.Fatal(err)
