@@ -105,10 +105,14 @@ func confirmBoot() error {
 	return nil
 }
 
+// outliveLogin has this process go on when the login breaks that it was called from,
+// and takes its terminal and its pipes along: half way it would leave the box drained,
+// or half changed.
+func outliveLogin() { signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE) }
+
 // openConfigs is the configuration of this very box.
 func (o *options) openConfigs() (*configs, error) {
-	// A login that breaks takes its terminal and its pipes along.
-	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
+	outliveLogin()
 	s, err := openStore(plainFile(setup.Root))
 	if err != nil {
 		return nil, err

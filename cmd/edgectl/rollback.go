@@ -21,12 +21,14 @@ func (o *options) rollbackCommandOn(b *box) *cobra.Command {
 		Long: "Drain this node with the guard's permit, set the version that runs aside, and reboot into that of the other\n" +
 			"slot. It is under trial there: if it is not good within 3 boots, the box comes back to this one. The version\n" +
 			"that is left is refused by edgectl upgrade from then on, unless forced. The drain is taken back when the\n" +
-			"other version is good. Whatever ends this command, the same command goes on from there.",
+			"other version is good. Whatever ends this command, the same command goes on from there.\n" +
+			"A login that breaks does not end it; ^C does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if r.wait <= 0 {
 				return fmt.Errorf("--wait %s is not above 0", r.wait)
 			}
+			outliveLogin()
 			return asProblem(r.run(c.Context()))
 		},
 	}

@@ -28,7 +28,8 @@ func (o *options) upgradeCommandOn(b *box) *cobra.Command {
 			"by edge-health: if it is not good within --tries boots, the box goes back by itself, and refuses the version\n" +
 			"from then on. If it is good the drain of the upgrade, and no other, is taken back.\n\n" +
 			"If the guard does not let go within --wait, the drain is taken back and nothing is rebooted. Whatever ends\n" +
-			"it, the same command goes on from there. Without SOURCE it goes on with the version that is staged.\n\n" +
+			"it, the same command goes on from there. Without SOURCE it goes on with the version that is staged.\n" +
+			"A login that breaks does not end it; ^C does.\n\n" +
 			"From the moment of writing on, the box has only the version that runs to boot, until the new one is whole.\n" +
 			"--stage-only ends there; the next reboot, whatever its cause, boots the new version.",
 		Example: "  edgectl upgrade https://updates.example.net/edge/1.3.0\n  edgectl upgrade --stage-only /mnt/payload\n  edgectl upgrade",
@@ -43,6 +44,7 @@ func (o *options) upgradeCommandOn(b *box) *cobra.Command {
 			if u.wait <= 0 {
 				return fmt.Errorf("--wait %s is not above 0", u.wait)
 			}
+			outliveLogin()
 			return u.command(c.Context())
 		},
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -388,31 +386,6 @@ func TestHealthChecks(t *testing.T) {
 	}
 }
 
-// TestGreets: what listens on the port of sshd, and is none.
-func TestGreets(t *testing.T) {
-	t.Parallel()
-	for greeting, want := range map[string]string{"SSH-2.0-x\r\n": "", "HTTP/1.1 400 no\r\n": `sshd does: "HTTP/1.1 400 no\r\n"`, "": "sshd does: EOF"} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			if c, err := ln.Accept(); err == nil {
-				io.WriteString(c, greeting)
-				c.Close()
-			}
-		}()
-		err = greets(t.Context(), ln.Addr().(*net.TCPAddr).AddrPort())
-		if (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%q: got %v, want %s", greeting, err, want)
-		}
-		ln.Close()
-		<-done
-	}
-}
-
 // TestHealthOfAGoodVersion: it stays up when its checks fail, and alarms.
 func TestHealthOfAGoodVersion(t *testing.T) {
 	t.Parallel()
@@ -427,74 +400,4 @@ func TestHealthOfAGoodVersion(t *testing.T) {
 	if jerr := json.Unmarshal([]byte(out), &v); jerr != nil || err == nil || v.Good || v.Trial || len(v.Failed) != 1 || v.Failed[0].Check != "bgp" {
 		t.Errorf("%v, %v: %s", jerr, err, out)
 	}
-}
-
-// spyESP tells of each file that is opened.
-type spyESP struct {
-	slot.ESP
-	opens func(name string) error
-}
-
-func (e spyESP) Open(name string) (slot.Volume, error) {
-	if err := e.opens(name); err != nil {
-		return nil, err
-	}
-	return e.ESP.Open(name)
-}
-
-// TestStagedBeforeTheUKI: as soon as the loader may take the new version the state says
-// so. Else, after a power cut in between, nobody would know what was under trial: a
-// bad version would not be refused.
-func TestStagedBeforeTheUKI(t *testing.T) {
-	t.Parallel()
-	c := newTrial(t)
-	opened := 0
-	c.between = func(e slot.ESP) slot.ESP {
-		return spyESP{e, func(name string) error {
-			opened++
-			if u := c.upgrade(); u.Stage != slot.Staged || u.Version != "1.2.0" {
-				t.Errorf("while %s is written: %+v", name, u)
-			}
-			return nil
-		}}
-	}
-	from := c.payload("1.2.0")
-	c.must("upgrade", "--stage-only", from)
-	if opened == 0 {
-		t.Fatal("it was not looked")
-	}
-	// A UKI that cannot be written: nothing is staged.
-	c = newTrial(t)
-	c.between = func(e slot.ESP) slot.ESP {
-		return spyESP{e, func(string) error { return errors.New("the disk is ill") }}
-	}
-	from = c.payload("1.2.0")
-	c.refuses("the disk is ill", "upgrade", from)
-	if u := c.upgrade(); u.Stage != slot.Writing || c.reboots() != 0 {
-		t.Errorf("%+v, %d reboots", u, c.reboots())
-	}
-	c.between = nil
-	c.must("upgrade", from)
-	c.expectESP("1.2.0+3 1.1.0")
-	// The state cannot be kept: the next boot must not take what nobody knows of.
-	c = newTrial(t)
-	from = c.payload("1.2.0")
-	c.between = func(e slot.ESP) slot.ESP {
-		return listESP{e, func() { // the first step of writing
-			c.put(slot.StateDir+"/upgrade.json", []byte(`{"format":9}`))
-		}}
-	}
-	c.refuses("a newer version has written it", "upgrade", from)
-	c.expectESP("1.1.0")
-}
-
-// listESP tells that the files are listed.
-type listESP struct {
-	slot.ESP
-	lists func()
-}
-
-func (e listESP) List() ([]slot.ESPFile, error) {
-	e.lists()
-	return e.ESP.List()
 }

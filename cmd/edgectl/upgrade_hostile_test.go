@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/catchment-dev/edge/image/slot"
+)
+
+// TestGreets: what listens on the port of sshd, and is none.
+func TestGreets(t *testing.T) {
+	t.Parallel()
+	for greeting, want := range map[string]string{"SSH-2.0-x\r\n": "", "HTTP/1.1 400 no\r\n": `sshd does: "HTTP/1.1 400 no\r\n"`, "": "sshd does: EOF"} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if c, err := ln.Accept(); err == nil {
+				io.WriteString(c, greeting)
+				c.Close()
+			}
+		}()
+		err = greets(t.Context(), ln.Addr().(*net.TCPAddr).AddrPort())
+		if (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", greeting, err, want)
+		}
+		ln.Close()
+		<-done
+	}
+}
+
+// spyESP tells of each file that is opened.
+type spyESP struct {
+	slot.ESP
+	opens func(name string) error
+}
+
+func (e spyESP) Open(name string) (slot.Volume, error) {
+	if err := e.opens(name); err != nil {
+		return nil, err
+	}
+	return e.ESP.Open(name)
+}
+
+// TestStagedBeforeTheUKI: as soon as the loader may take the new version the state says
+// so. Else, after a power cut in between, nobody would know what was under trial: a
+// bad version would not be refused.
+func TestStagedBeforeTheUKI(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	opened := 0
+	c.between = func(e slot.ESP) slot.ESP {
+		return spyESP{e, func(name string) error {
+			opened++
+			if u := c.upgrade(); u.Stage != slot.Staged || u.Version != "1.2.0" {
+				t.Errorf("while %s is written: %+v", name, u)
+			}
+			return nil
+		}}
+	}
+	from := c.payload("1.2.0")
+	c.must("upgrade", "--stage-only", from)
+	if opened == 0 {
+		t.Fatal("it was not looked")
+	}
+	// A UKI that cannot be written: nothing is staged.
+	c = newTrial(t)
+	c.between = func(e slot.ESP) slot.ESP {
+		return spyESP{e, func(string) error { return errors.New("the disk is ill") }}
+	}
+	from = c.payload("1.2.0")
+	c.refuses("the disk is ill", "upgrade", from)
+	if u := c.upgrade(); u.Stage != slot.Writing || c.reboots() != 0 {
+		t.Errorf("%+v, %d reboots", u, c.reboots())
+	}
+	c.between = nil
+	c.must("upgrade", from)
+	c.expectESP("1.2.0+3 1.1.0")
+	// The state cannot be kept: the next boot must not take what nobody knows of.
+	c = newTrial(t)
+	from = c.payload("1.2.0")
+	c.between = func(e slot.ESP) slot.ESP {
+		return listESP{e, func() { // the first step of writing
+			c.put(slot.StateDir+"/upgrade.json", []byte(`{"format":9}`))
+		}}
+	}
+	c.refuses("a newer version has written it", "upgrade", from)
+	c.expectESP("1.1.0")
+}
+
+// listESP tells that the files are listed.
+type listESP struct {
+	slot.ESP
+	lists func()
+}
+
+func (e listESP) List() ([]slot.ESPFile, error) {
+	e.lists()
+	return e.ESP.List()
+}
+
+// brokenPipe is the output of a login that has broken.
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// TestLoginBreaks: neither the signals of it nor its pipes end an upgrade half way.
+func TestLoginBreaks(t *testing.T) {
+	for _, args := range [][]string{{"upgrade"}, {"rollback"}} {
+		c := newTrial(t)
+		if args[0] == "upgrade" {
+			args = append(args, c.payload("1.2.0"))
+		} else {
+			c.put("/efi/EFI/Linux/edge_1.0.0.efi", program("roothash=x edge.version=1.0.0"))
+		}
+		t.Cleanup(func() { signal.Reset(syscall.SIGHUP, syscall.SIGPIPE) })
+		signal.Reset(syscall.SIGHUP, syscall.SIGPIPE)
+		o := &options{env: env{stdout: brokenPipe{}, stderr: brokenPipe{}, now: time.Now, user: "ops"}, output: "text", socket: c.socket, timeout: 5 * time.Second}
+		root := &cobra.Command{Use: "edgectl", SilenceErrors: true, SilenceUsage: true}
+		root.AddCommand(o.upgradeCommandOn(c.box()), o.rollbackCommandOn(c.box()))
+		root.SetArgs(args)
+		if err := root.ExecuteContext(t.Context()); !errors.Is(err, syscall.EPIPE) || c.reboots() != 1 {
+			t.Errorf("%s: %d reboots, %v", args[0], c.reboots(), err)
+		}
+		if !signal.Ignored(syscall.SIGHUP) || !signal.Ignored(syscall.SIGPIPE) {
+			t.Errorf("%s: a login that breaks ends it", args[0])
+		}
+	}
+}
