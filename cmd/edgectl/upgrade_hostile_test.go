@@ -4,13 +4,17 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge/image/slot"
 )
@@ -136,5 +140,78 @@ func TestLoginBreaks(t *testing.T) {
 		if !signal.Ignored(syscall.SIGHUP) || !signal.Ignored(syscall.SIGPIPE) {
 			t.Errorf("%s: a login that breaks ends it", args[0])
 		}
+	}
+}
+
+// TestFullVar: in whichever step something fills /var, what may be booted is known, and
+// the same command goes on once there is room.
+func TestFullVar(t *testing.T) {
+	failed := 0
+	for step := 0; step < 12; step++ {
+		c := newTrial(t)
+		from := c.payload("1.2.0")
+		dir := filepath.Join(c.root, slot.StateDir)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		inMounts(t, func() {
+			if err := unix.Mount("none", dir, "tmpfs", 0, "size=32k"); err != nil {
+				t.Error(err)
+				return
+			}
+			full, steps := filepath.Join(dir, "full"), 0
+			fill := func() {
+				if steps++; steps == step+1 {
+					f, err := os.Create(full)
+					for err == nil {
+						_, err = f.Write(make([]byte, 4096))
+					}
+					f.Close()
+				}
+			}
+			c.between = func(e slot.ESP) slot.ESP {
+				return listESP{spyESP{e, func(string) error { fill(); return nil }}, fill}
+			}
+			out, err := c.call("upgrade", from)
+			u, stateErr := c.box().state().Upgrade()
+			switch booted := strings.Contains(c.esp(), "1.2.0"); {
+			case c.reboots() == 1 && (err != nil || stateErr != nil || u.Stage != slot.Rebooting):
+				t.Errorf("step %d: it reboots, %+v, %v, %v\n%s", step, u, err, stateErr, out)
+			case booted && (stateErr != nil || !u.OnTrial()):
+				t.Errorf("step %d: it would be booted, %+v, %v, %v\n%s", step, u, err, stateErr, out)
+			case c.reboots() == 0 && c.node.drains != nil:
+				t.Errorf("step %d: it stays drained: %v\n%s", step, err, out)
+			case c.reboots() == 0:
+				failed++
+			}
+			c.between = nil
+			os.Remove(full)
+			c.must("upgrade", from)
+			c.expectESP("1.2.0+3 1.1.0")
+		})
+	}
+	if failed == 0 {
+		t.Error("nothing has failed")
+	}
+}
+
+// inMounts runs f where what it mounts is seen by itself only.
+func inMounts(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { done <- err }() // also after a t.Fatal in f
+		runtime.LockOSThread()         // for good: the thread ends with its view of the mounts
+		err = unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			f()
+		}
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
