@@ -80,6 +80,9 @@ func (r *rollback) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if last.OnTrial() && last.Payload != nil && last.Version == to.Version && !r.force {
+		return fmt.Errorf("there is no version to go back to: the other slot has %s, which is staged and was never good here; edgectl upgrade goes there (--force does too, and refuses %s from then on)", to.Version, here.version)
+	}
 	setup, err := r.box.setup()
 	if err != nil {
 		return err

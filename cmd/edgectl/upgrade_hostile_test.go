@@ -143,6 +143,22 @@ func TestLoginBreaks(t *testing.T) {
 	}
 }
 
+// TestRollbackIsNotForward: a version that is staged was never here.
+func TestRollbackIsNotForward(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	c.must("upgrade", "--stage-only", c.payload("1.2.0"))
+	c.refuses("the other slot has 1.2.0, which is staged", "rollback")
+	if list, err := c.box().state().Refused(); len(list) != 0 || err != nil || c.reboots() != 0 {
+		t.Errorf("%v, %v, %d reboots", list, err, c.reboots())
+	}
+	c.expectOrders()
+	c.must("rollback", "--force")
+	if c.reboots() != 1 {
+		t.Error("no reboot")
+	}
+}
+
 // TestFullVar: in whichever step something fills /var, what may be booted is known, and
 // the same command goes on once there is room.
 func TestFullVar(t *testing.T) {
