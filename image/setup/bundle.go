@@ -10,10 +10,6 @@ import (
 	"strings"
 )
 
-// maxBundleEntries bounds how many headers of a bundle are looked at, folders
-// and what is ignored included.
-const maxBundleEntries = 4 * maxFiles
-
 // bundle takes the files of a tar, plain or by gzip, into b. from names the
 // bundle in problems.
 func (b *builder) bundle(from string, packed []byte) {
@@ -25,10 +21,10 @@ func (b *builder) bundle(from string, packed []byte) {
 			return
 		}
 		// Padding and headers come on top of what the files may have.
-		r = io.LimitReader(z, maxTree+maxBundleEntries*2048)
+		r = io.LimitReader(z, maxTree+maxLooked*2048)
 	}
 	t := tar.NewReader(r)
-	for range maxBundleEntries {
+	for range maxLooked {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			return
@@ -41,7 +37,7 @@ func (b *builder) bundle(from string, packed []byte) {
 			return
 		}
 	}
-	b.problems.at(from, "", "it has more than %d entries", maxBundleEntries)
+	b.problems.at(from, "", "it has more than %d entries", maxLooked)
 }
 
 // member takes one entry; false ends the reading.

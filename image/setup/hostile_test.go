@@ -169,3 +169,38 @@ func TestFileAndFolder(t *testing.T) {
 		t.Errorf("problems: %v", problems)
 	}
 }
+
+// TestAnotherDisk: a large tree of something else is not read to its end.
+func TestAnotherDisk(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 60 {
+		for j := range 60 {
+			if err := os.MkdirAll(filepath.Join(dir, fmt.Sprint(i), fmt.Sprint(j)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i), fmt.Sprint(j), "x"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, problems, err := ReadTree(dir)
+	if err != nil || len(problems) > maxLooked || !strings.Contains(problems[len(problems)-1].Error(), "here the reading ended") {
+		t.Errorf("%d problems, the last is %v, %v", len(problems), problems[len(problems)-1], err)
+	}
+}
+
+// faulty is a box whose volumes end the process that reads them.
+type faulty struct{ oneVolume }
+
+func (faulty) Open(string) (string, func(), error) { panic("PRIVATE KEY") }
+
+// TestFault: a fault of ours in reading a source leaves the box as it was, or in rescue.
+func TestFault(t *testing.T) {
+	b := newBox(t)
+	b.boots++
+	b.want(b.with(faulty{oneVolume{"x"}}), Rescue, 0, "read the sources: a fault of this version (string)")
+	b = newBox(t)
+	good := goodTree(t)
+	b.boot(good)
+	b.want(b.with(faulty{oneVolume{"x"}}), OK, 1, "read the sources: a fault of this version (string)")
+}

@@ -11,6 +11,7 @@ package setup
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -69,8 +70,11 @@ type boot struct {
 // that not even rescue could be put in force.
 func Boot(o Options) (Result, error) {
 	b := &boot{o: o, result: Result{Format: format, Version: o.Version, Errors: []string{}}}
-	found := gather(o.Credentials, o.Volumes)
-	b.letIn(found.tree)
+	var found source
+	b.attempt("read the sources", func() {
+		found = gather(o.Credentials, o.Volumes)
+		b.letIn(found.tree)
+	})
 	b.result.Notes = append(b.result.Notes, found.notes...)
 	if o.Store == nil {
 		b.fail("the box has no disk for its configuration: %s", o.NoStore)
@@ -78,9 +82,11 @@ func Boot(o Options) (Result, error) {
 	}
 	b.settle()
 	if found.ok {
-		b.take(found)
+		b.attempt("take "+found.name, func() { b.take(found) })
 	}
-	t, ok := b.current()
+	var t Tree
+	ok := false
+	b.attempt("judge the generation in force", func() { t, ok = b.current() })
 	if !ok {
 		return b.rescue(found)
 	}
@@ -92,6 +98,21 @@ func Boot(o Options) (Result, error) {
 
 func (b *boot) fail(format string, args ...any) {
 	b.result.Errors = append(b.result.Errors, fmt.Sprintf(format, args...))
+}
+
+// attempt runs f, which reads what others have written. A fault of ours on the way is
+// one more error: it must not leave the box neither configured nor in rescue.
+func (b *boot) attempt(what string, f func()) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			b.fail("%s: a fault of this version: %v", what, p)
+		default: // its text may be of a secret
+			b.fail("%s: a fault of this version (%T)", what, p)
+		}
+	}()
+	f()
 }
 
 func (b *boot) note(format string, args ...any) {

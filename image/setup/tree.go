@@ -24,6 +24,8 @@ const (
 	maxFile  = 8 << 20
 	maxTree  = 32 << 20
 	maxDepth = 4
+	// maxLooked bounds what is looked at, also of what is not taken.
+	maxLooked = 4 * maxFiles
 )
 
 // Root is where the daemons find the configuration: edge.yaml names its files
@@ -170,6 +172,7 @@ type builder struct {
 	tree     Tree
 	problems Problems
 	size     int64
+	looked   int // entries of folders
 	full     bool
 }
 
@@ -262,6 +265,11 @@ func (b *builder) walk(root *os.Root, dir string, depth int) error {
 
 func (b *builder) entry(root *os.Root, name string, depth int) error {
 	if ignored(name) || b.full {
+		return nil
+	}
+	if b.looked++; b.looked > maxLooked {
+		b.full = true // a disk of something else, under our label, would take the whole boot
+		b.problems.at(clip(name), parts, "here the reading ended: there are more than %d files and folders", maxLooked)
 		return nil
 	}
 	info, err := root.Lstat(name)
