@@ -94,7 +94,10 @@ func (h *healthRun) before(r *reported) {
 		back.Journal = h.box.journalBefore()
 		r.note(st.Refuse(*back))
 		r.Upgrade.Stage = slot.Failed
-		r.note(st.SetUpgrade(r.Upgrade, h.now()))
+		// The journal took its time: an operator may have begun the next one meanwhile.
+		if now, err := st.Upgrade(); err != nil || now.OnTrial() && now.Since.Equal(r.Upgrade.Since) {
+			r.note(st.SetUpgrade(r.Upgrade, h.now()))
+		}
 		r.Refused = append(r.Refused, *back)
 		if list, err := st.Refused(); err == nil { // with how often
 			r.Refused = list

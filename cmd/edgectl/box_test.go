@@ -102,6 +102,8 @@ type trial struct {
 	fail string   // a program that fails
 	// between stands between the writer and the EFI partition; nil: nothing does.
 	between func(slot.ESP) slot.ESP
+	// onExec is called when a program is run; nil: nothing is.
+	onExec func(name string)
 }
 
 func newTrial(t *testing.T) *trial {
@@ -267,6 +269,9 @@ func fakeRootHash(r io.ReaderAt) (string, error) {
 func hexSum(b []byte) string { s := sha256.Sum256(b); return hex.EncodeToString(s[:]) }
 
 func (c *trial) exec(_ context.Context, name string, args ...string) ([]byte, error) {
+	if c.onExec != nil {
+		c.onExec(name)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ran = append(c.ran, strings.Join(append([]string{name}, args...), " "))

@@ -159,6 +159,29 @@ func TestRollbackIsNotForward(t *testing.T) {
 	}
 }
 
+// TestUpgradeWhileJudged: what an operator begins while a boot looks back is not taken for
+// what has failed.
+func TestUpgradeWhileJudged(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	c.must("upgrade", c.payload("1.2.0"))
+	for range 3 {
+		c.boot("1.2.0", slot.B)
+	}
+	c.boot("1.1.0", slot.A)
+	next := c.payload("1.3.0")
+	c.onExec = func(name string) {
+		if name == "journalctl" {
+			c.must("upgrade", "--stage-only", next)
+		}
+	}
+	c.must("appliance", "health")
+	if u := c.upgrade(); u.Version != "1.3.0" || u.Stage != slot.Staged {
+		t.Errorf("%+v", u)
+	}
+	c.refuses("version 1.2.0 is refused", "upgrade", c.payload("1.2.0"))
+}
+
 // TestFullVar: in whichever step something fills /var, what may be booted is known, and
 // the same command goes on once there is room.
 func TestFullVar(t *testing.T) {

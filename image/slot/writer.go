@@ -109,6 +109,13 @@ func (w *Writer) Write(ctx context.Context, j Job) error {
 	if j.Tries < 1 || j.Tries > 9 {
 		return fmt.Errorf("write %s: %d tries, want 1 to 9", j.Manifest.Version, j.Tries)
 	}
+	for _, p := range parts() { // a disk that fills meanwhile may have cost what was fetched
+		f, err := openFile(j.Packed[p])
+		if err != nil {
+			return fmt.Errorf("write %s: what was fetched is not there any more: %w", p, err)
+		}
+		f.Close()
+	}
 	if err := w.clear(j.Running); err != nil {
 		return err
 	}

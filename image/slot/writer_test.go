@@ -205,6 +205,10 @@ func TestWriteRefuses(t *testing.T) {
 		kept    bool // the other version can still be booted
 	}{
 		{name: "the version that runs", job: change(func(j *Job) { j.Running = "1.2.0" }), want: "it is the version that runs", kept: true},
+		{name: "a file that is gone", job: change(func(j *Job) {
+			j.Packed = maps.Clone(j.Packed)
+			j.Packed[Kernel] += ".gone"
+		}), want: "not there any more", kept: true},
 		{name: "no tries", job: change(func(j *Job) { j.Tries = 0 }), want: "0 tries, want 1 to 9", kept: true},
 		{name: "the running UKI is not there", job: good, want: "has no UKI of version 1.1.0", prepare: func(d *simDisk) { delete(d.cache, "esp/edge_1.1.0.efi") }, kept: true},
 		{name: "two UKIs of the running version", job: good, want: "both edge_1.1.0+2-1.efi and edge_1.1.0.efi", prepare: func(d *simDisk) { d.put("esp/edge_1.1.0+2-1.efi", now.uki) }, kept: true},
