@@ -114,6 +114,14 @@ func TestFetchGoesOn(t *testing.T) {
 				files.ServeHTTP(w, r)
 			}
 		},
+		"breaks before it answers": func(m *mirror, files http.Handler) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				if m.asks.Load() == 1 {
+					panic(http.ErrAbortHandler)
+				}
+				files.ServeHTTP(w, r)
+			}
+		},
 		"is ill for a moment": func(m *mirror, files http.Handler) http.HandlerFunc {
 			return func(w http.ResponseWriter, r *http.Request) {
 				if m.asks.Load() == 2 {

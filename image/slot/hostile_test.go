@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,6 +107,45 @@ func TestRedirectsAreFinal(t *testing.T) {
 	loose := must(OpenSource(m.URL, SourceOptions{CAFile: m.ca, InsecureHTTP: true}))
 	if _, err := fetchSmall(t.Context(), loose, ManifestName, 10); err == nil || m.asks.Load() != 1 {
 		t.Errorf("asked %d times: %v", m.asks.Load(), err)
+	}
+}
+
+// TestNoTLS: a server that speaks plain HTTP is not asked again.
+func TestNoTLS(t *testing.T) {
+	var asks atomic.Int32
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := &http.Server{ConnState: func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			asks.Add(1)
+		}
+	}}
+	done := make(chan struct{})
+	go func() { plain.Serve(ln); close(done) }()
+	defer func() { plain.Close(); <-done }()
+	_, err = fetchSmall(t.Context(), must(OpenSource("https://"+ln.Addr().String(), SourceOptions{})), ManifestName, 10)
+	if !errors.Is(err, http.ErrSchemeMismatch) || asks.Load() != 1 {
+		t.Errorf("asked %d times: %v", asks.Load(), err)
+	}
+}
+
+// TestRedirectThatStalls: the text of a redirect never comes.
+func TestRedirectThatStalls(t *testing.T) {
+	m := newMirror(t, func(*mirror, http.Handler) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "/elsewhere")
+			w.Header().Set("Content-Length", "100")
+			w.WriteHeader(http.StatusFound)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+	}, t.TempDir())
+	_, err := m.source(t).Open(t.Context(), ManifestName, 0)
+	var temporary *Temporary
+	if !errors.As(err, &temporary) || !errors.Is(err, errStalled) {
+		t.Error(err)
 	}
 }
 

@@ -101,6 +101,7 @@ const (
 	headerTime  = 30 * time.Second
 	stallTime   = 30 * time.Second
 	maxRedirect = 5
+	openStalls  = 4 // how many times the stall an answer may take to begin
 )
 
 func newWeb(base *url.URL, o SourceOptions) (*web, error) {
@@ -167,10 +168,14 @@ func (w *web) Open(ctx context.Context, name string, offset int64) (io.ReadClose
 	if offset > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 	}
+	// The transport bounds each step but one: the text of a redirect, which it reads.
+	opening := time.AfterFunc(openStalls*w.stall, func() { cancel(errStalled) })
 	resp, err := w.client.Do(req)
+	opening.Stop()
 	if err != nil {
+		err = w.failed(ctx, err)
 		cancel(nil)
-		return nil, w.failed(ctx, err)
+		return nil, err
 	}
 	if err := answered(resp, offset); err != nil {
 		resp.Body.Close()
@@ -186,14 +191,16 @@ func (w *web) Open(ctx context.Context, name string, offset int64) (io.ReadClose
 var errStalled = errors.New("nothing came for too long")
 
 // failed says what became of a request, and whether to try again. A certificate
-// that is not good does not get better, nor does a redirect.
+// that is not good does not get better, nor does a redirect, a name that nobody has
+// or a server without TLS.
 func (w *web) failed(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
 		return &Temporary{fmt.Errorf("fetch from %s: %w", w.base.Host, errStalled)}
 	}
 	var tlsErr *tls.CertificateVerificationError
 	var away *misled
-	if ctx.Err() != nil || errors.As(err, &tlsErr) || errors.As(err, &away) {
+	var name *net.DNSError
+	if ctx.Err() != nil || errors.As(err, &tlsErr) || errors.As(err, &away) || errors.Is(err, http.ErrSchemeMismatch) || errors.As(err, &name) && name.IsNotFound {
 		return err
 	}
 	return &Temporary{err}
