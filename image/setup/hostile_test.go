@@ -204,3 +204,56 @@ func TestFault(t *testing.T) {
 	b.boot(good)
 	b.want(b.with(faulty{oneVolume{"x"}}), OK, 1, "read the sources: a fault of this version (string)")
 }
+
+// TestLostGeneration: what a repair of the disk has taken away comes from the source
+// again, although that was taken before; and without a source there is a rescue.
+func TestLostGeneration(t *testing.T) {
+	for name, lose := range map[string]func(dir string) error{
+		"generation":    func(dir string) error { return os.RemoveAll(filepath.Join(dir, "gen/1")) },
+		"all of them":   func(dir string) error { return os.RemoveAll(filepath.Join(dir, "gen")) },
+		"its edge.yaml": func(dir string) error { return os.Remove(filepath.Join(dir, "gen/1/edge.yaml")) },
+		"now a file": func(dir string) error {
+			os.RemoveAll(filepath.Join(dir, "gen/1"))
+			return os.WriteFile(filepath.Join(dir, "gen/1"), nil, 0o644)
+		},
+		"link": func(dir string) error {
+			os.Remove(filepath.Join(dir, "current"))
+			return os.Symlink("gen/x", filepath.Join(dir, "current"))
+		},
+		"link that is a file": func(dir string) error {
+			os.Remove(filepath.Join(dir, "current"))
+			return os.WriteFile(filepath.Join(dir, "current"), nil, 0o644)
+		},
+	} {
+		b := newBox(t)
+		good := goodTree(t)
+		b.boot(good)
+		if err := b.store().ConfirmBoot(); err != nil {
+			t.Fatal(err)
+		}
+		if err := lose(filepath.Join(b.dir, "edge-config")); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.boot(nil); r.State != Rescue {
+			t.Errorf("%s, without a source: %+v", name, r)
+		}
+		if r := b.boot(good); r.State != OK || len(r.Errors) > 0 {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if r := b.boot(good); r.State != OK || len(r.Errors)+len(r.Notes) > 0 {
+			t.Errorf("%s, again: %+v", name, r)
+		}
+	}
+	// What an operator has applied since, and was good, counts more than the source.
+	b := newBox(t)
+	good := goodTree(t)
+	b.boot(good)
+	if err := b.store().ConfirmBoot(); err != nil {
+		t.Fatal(err)
+	}
+	n := add(t, b.store(), good.changed("hold: 3s", "hold: 5s"))
+	if err := os.RemoveAll(b.store().dirOf(n)); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.boot(good), OK, 1, "generation 1 is in force in its place")
+}

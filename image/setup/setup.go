@@ -164,11 +164,7 @@ func (b *boot) takeBack(p Pending, why string) error {
 // take makes a generation of a source that is new and good.
 func (b *boot) take(found source) {
 	s := b.o.Store
-	cur, err := s.Current()
-	if err != nil {
-		b.fail("%v", err)
-		return
-	}
+	cur := b.held()
 	digest := found.tree.Digest()
 	if st := s.State(); len(found.problems) == 0 && st.Taken == digest && cur != 0 {
 		return
@@ -190,6 +186,22 @@ func (b *boot) take(found source) {
 		return
 	}
 	b.taken(digest)
+}
+
+// held is the generation in force; 0 if there is none, or if the disk has lost it and
+// the one with which this version was good before: then the source is what is left.
+func (b *boot) held() int {
+	s := b.o.Store
+	cur, err := s.Current()
+	if err != nil {
+		b.note("%v", err)
+		return 0
+	}
+	if good := s.State().Good[b.o.Version]; cur == 0 || !s.lost(cur) || good != 0 && !s.lost(good) {
+		return cur
+	}
+	b.note("generation %d is not on the disk any more", cur)
+	return 0
 }
 
 // adopt makes the source the current generation. Until a good boot has confirmed

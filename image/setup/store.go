@@ -183,6 +183,13 @@ func (s *Store) Load(n int) (Tree, error) {
 	return t, nil
 }
 
+// lost says that generation n cannot be read, or has no configuration: a disk that was
+// repaired may have less than was written. Whether it is good is another question.
+func (s *Store) lost(n int) bool {
+	t, _, err := ReadTree(s.dirOf(n))
+	return err != nil || t[configFile] == nil
+}
+
 // Add makes a new generation of t, which c is the edge.yaml of. It is whole on
 // the disk, or not there at all; nothing uses it yet.
 func (s *Store) Add(t Tree, c *edge.Config, g Generation) (int, error) {
