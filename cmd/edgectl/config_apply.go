@@ -134,13 +134,15 @@ func (c *configs) goBack(ctx context.Context, m move, p setup.Pending, reason st
 // somebody may have edited the file: then that becomes a generation first, so
 // that there is a way back to it.
 func (c *configs) inForce() (state, error) {
+	// What is broken must not stand in the way of a good one: on a box in rescue this
+	// is the way out.
 	n, err := c.store.Current()
 	if err != nil {
-		return state{}, err
+		n = 0
 	}
 	s, err := c.generation(n)
 	if err != nil {
-		s = state{number: n} // a broken one must not stand in the way of a good one
+		s = state{number: n}
 	}
 	found, err := c.store.Found()
 	if err != nil || found == nil || found.Digest() == s.tree.Digest() {
