@@ -266,10 +266,6 @@ func (u *upgrade) write(ctx context.Context, now *slot.Upgrade, from slot.Source
 		return st.SetUpgrade(now, u.now())
 	}
 	if err := u.disk.writer.Write(ctx, job); err != nil {
-		if now.Stage == slot.Staged {
-			now.Stage = slot.Writing
-			err = errors.Join(err, st.SetUpgrade(now, u.now()))
-		}
 		return err
 	}
 	if err := st.Release(); err != nil { // it is written: what was fetched has no use

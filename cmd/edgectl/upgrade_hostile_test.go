@@ -78,17 +78,18 @@ func TestStagedBeforeTheUKI(t *testing.T) {
 	if opened == 0 {
 		t.Fatal("it was not looked")
 	}
-	// A UKI that cannot be written: nothing is staged.
+	// A UKI that cannot be written, nor perhaps be removed: what may be booted is known.
 	c = newTrial(t)
 	c.between = func(e slot.ESP) slot.ESP {
 		return spyESP{e, func(string) error { return errors.New("the disk is ill") }}
 	}
 	from = c.payload("1.2.0")
 	c.refuses("the disk is ill", "upgrade", from)
-	if u := c.upgrade(); u.Stage != slot.Writing || c.reboots() != 0 {
+	if u := c.upgrade(); u.Stage != slot.Staged || c.reboots() != 0 {
 		t.Errorf("%+v, %d reboots", u, c.reboots())
 	}
 	c.between = nil
+	c.refuses("1.2.0 is not staged any more: the EFI partition has no UKI of version 1.2.0; give its source again", "upgrade")
 	c.must("upgrade", from)
 	c.expectESP("1.2.0+3 1.1.0")
 	// The state cannot be kept: the next boot must not take what nobody knows of.
