@@ -94,16 +94,24 @@ func CameBack(f Facts, now time.Time) *slot.Refused {
 	}
 	r := &slot.Refused{Version: u.Version, When: now, Check: slot.NeverUp, Reason: fmt.Sprintf(
 		"it was booted %s and never came to be judged: it crashed, hung, or could not use its root or its disk", times(tried))}
-	for _, b := range f.Boots {
-		if b.Version != u.Version || b.Time.Before(u.Since) || b.Good || len(b.Failed) == 0 {
-			continue
-		}
+	if b := last(f.Boots, u.Version); b != nil {
 		r.Check, r.Reason = b.Failed[0].Check, b.Failed[0].Reason
 		for _, more := range b.Failed[1:] {
 			r.Reason += fmt.Sprintf("; %s: %s", more.Check, more.Reason)
 		}
 	}
 	return r
+}
+
+// last is the last boot of a version that failed, of those since another one ran: the
+// order counts, as the clock of a box may be set between two boots. nil: there is none.
+func last(boots []slot.Boot, version string) *slot.Boot {
+	for i := len(boots) - 1; i >= 0 && boots[i].Version == version; i-- {
+		if b := &boots[i]; !b.Good && len(b.Failed) > 0 {
+			return b
+		}
+	}
+	return nil
 }
 
 func times(n int) string {

@@ -133,7 +133,10 @@ func TestCameBack(t *testing.T) {
 			boots: []slot.Boot{judged("1.1.0", since, noBGP()...), judged("1.2.0", now, append(noBGP(), slot.Failure{Check: "xdp", Reason: "not attached"})...)},
 			check: "bgp", reason: "no peer is established; xdp: not attached"},
 		{name: "judged before this upgrade", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
-			boots: []slot.Boot{judged("1.2.0", since.Add(-time.Hour), noBGP()...)}, check: slot.NeverUp},
+			boots: []slot.Boot{judged("1.2.0", since.Add(-time.Hour), noBGP()...), judged("1.1.0", since.Add(-time.Minute))}, check: slot.NeverUp},
+		{name: "without a clock", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
+			boots: []slot.Boot{judged("1.1.0", since), judged("1.2.0", time.Unix(9, 0), noBGP()...), judged("1.2.0", time.Unix(7, 0), slot.Failure{Check: "xdp", Reason: "not attached"})},
+			check: "xdp", reason: "not attached"},
 	} {
 		f := Facts{Version: "1.1.0", Upgrade: c.upgrade, UKIs: ukis(t, c.esp), Boots: c.boots}
 		if c.runs != "" {

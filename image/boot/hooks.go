@@ -38,7 +38,12 @@ func Hooks(dir string) ([]Check, error) {
 		if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		c := Check{Name: "hook:" + e.Name(), Limit: HookLimit, Run: func(ctx context.Context) error { return runHook(ctx, path) }}
+		c := Check{Name: "hook:" + e.Name(), Limit: HookLimit, Run: func(ctx context.Context) error {
+			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+				return nil // another configuration was applied meanwhile
+			}
+			return runHook(ctx, path)
+		}}
 		if info.Mode().Perm()&0o002 != 0 {
 			c.Run = func(context.Context) error { return fmt.Errorf("%s may be written by anybody: chmod o-w it", path) }
 		}

@@ -197,3 +197,20 @@ func TestHookThatForks(t *testing.T) {
 		}
 	}
 }
+
+// TestHookThatWent: another configuration is applied while a boot is judged.
+func TestHookThatWent(t *testing.T) {
+	dir := t.TempDir()
+	script(t, dir, "10-went", "exit 1", 0o755)
+	if err := os.WriteFile(filepath.Join(dir, "20-no-shell"), []byte("#!/nowhere\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	checks, err := Hooks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(filepath.Join(dir, "10-went"))
+	if f := Once(t.Context(), checks); len(f) != 1 || f[0].Check != "hook:20-no-shell" {
+		t.Error(f)
+	}
+}
