@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/catchment-dev/edge/image/slot"
 )
@@ -126,9 +127,10 @@ func Untried(f Facts) bool {
 	return f.Upgrade.OnTrial() && f.Upgrade.Version != f.Version
 }
 
-// oneLine keeps what a check said from being more than a line.
+// oneLine keeps what a check said from being more than a line, and from being an
+// order to the terminal of who logs in: a router may have said it.
 func oneLine(s string) string {
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }), " | ")
+	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), unicode.IsControl), " | ")
 	if len(s) > maxReason {
 		s = strings.ToValidUTF8(s[:maxReason], "") + "..."
 	}

@@ -214,3 +214,12 @@ func TestHookThatWent(t *testing.T) {
 		t.Error(f)
 	}
 }
+
+// TestOneLine: no terminal obeys what a check has said, C1 controls (ECMA-48) included.
+func TestOneLine(t *testing.T) {
+	for said, want := range map[string]string{"a\nb\x1b[2J": "a | b | [2J", "a\u009b2Jb": "a | 2Jb", "\x9b": "?", "\u0085": "", "é": "é"} {
+		if got := oneLine(said); got != want {
+			t.Errorf("%q: %q, want %q", said, got, want)
+		}
+	}
+}

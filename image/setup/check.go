@@ -38,7 +38,11 @@ func Check(t Tree) (c *edge.Config, problems Problems) {
 		}
 	}
 	for _, name := range t.under("health.d") {
-		if b := t[name]; !bytes.HasPrefix(b, []byte("#!")) && !bytes.HasPrefix(b, []byte("\x7fELF")) {
+		first, _, _ := bytes.Cut(t[name], []byte("\n"))
+		switch script := bytes.HasPrefix(first, []byte("#!")); {
+		case script && bytes.HasSuffix(first, []byte("\r")):
+			problems.at(name, "save it with the line ends of Unix", "it cannot be executed: its first line ends with a carriage return")
+		case !script && !bytes.HasPrefix(first, []byte("\x7fELF")):
 			problems.at(name, "begin it with #!/bin/sh", "it cannot be executed")
 		}
 	}

@@ -50,6 +50,7 @@ func TestCheck(t *testing.T) {
 		"a field too many":     {good.with(map[string]string{"password": "$6$salt$abcdefgh:0:0\n"}), "password: it is not one line with a hash"},
 		"a host name":          {good.with(map[string]string{"hostname": "edge_1\n"}), "hostname: expected one line"},
 		"a hook":               {good.with(map[string]string{"health.d/10-disk": "exit 0\n"}), "health.d/10-disk: it cannot be executed; begin it with #!"},
+		"a hook of Windows":    {good.with(map[string]string{"health.d/10-disk": "#!/bin/sh\r\nexit 0\r\n"}), "its first line ends with a carriage return; save it"},
 		"a hook is missing":    {good.with(nil, "health.d/10-disk"), "fleet.health.probes[0].command: /etc/edge/health.d/10-disk is not in"},
 	} {
 		_, problems := Check(c.tree)
