@@ -127,6 +127,10 @@ func (b *box) report(here booted) reported {
 	}
 	r.UKIs, err = b.ukis()
 	r.note(err)
+	// What the loader says is of the start of this boot: it may have been blessed since.
+	if own, ok, err := slot.Of(r.UKIs, here.version); err == nil && ok && !own.Counted {
+		r.Counter = nil
+	}
 	st := b.state()
 	r.Upgrade, err = st.Upgrade()
 	r.note(err)

@@ -183,6 +183,23 @@ func TestUpgradeWhileJudged(t *testing.T) {
 	c.refuses("version 1.2.0 is refused", "upgrade", c.payload("1.2.0"))
 }
 
+// TestJudgedAgain: a version that was blessed in this boot is good, whatever the loader
+// has said at its start: a unit that is started again must not have the box reboot.
+func TestJudgedAgain(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	c.must("upgrade", c.payload("1.2.0"))
+	c.boot("1.2.0", slot.B)
+	c.must("appliance", "health")
+	c.bless()
+	before := c.reboots()
+	c.node.down = true
+	c.refuses("was good before, so it stays", "appliance", "health", "--within=1s")
+	if c.reboots() != before {
+		t.Error("it reboots")
+	}
+}
+
 // TestFullVar: in whichever step something fills /var, what may be booted is known, and
 // the same command goes on once there is room.
 func TestFullVar(t *testing.T) {
