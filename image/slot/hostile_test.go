@@ -198,24 +198,24 @@ func (*short) Open(_ context.Context, _ string, offset int64) (io.ReadCloser, er
 // kept can be read, and the last of it is there.
 func TestStateIsReadAgain(t *testing.T) {
 	s := State{t.TempDir()}
-	for i := range maxBoots {
+	for i := range 5 {
 		b := Boot{ID: fmt.Sprint(i), Version: "1.2.0"}
-		for n := range 100 {
+		for n := range 100 { // of 3 KB each, as they are kept
 			b.Failed = append(b.Failed, Failure{Check: fmt.Sprintf("hook:%d", n), Reason: strings.Repeat("\x01", 500)})
 		}
 		if err := s.AddBoot(b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if list, err := s.Boots(); err != nil || len(list) == 0 || list[len(list)-1].ID != fmt.Sprint(maxBoots-1) {
+	if list, err := s.Boots(); err != nil || len(list) == 0 || len(list) == 5 || list[len(list)-1].ID != "4" {
 		t.Errorf("%d boots, %v", len(list), err)
 	}
-	for i := range maxRefused {
-		if err := s.Refuse(Refused{Version: fmt.Sprint(i), Check: "bgp", Reason: strings.Repeat("\x01", 2<<20), Journal: strings.Repeat("\xff", 2<<20)}); err != nil {
+	for i := range 12 {
+		if err := s.Refuse(Refused{Version: fmt.Sprint(i), Check: "bgp", Reason: strings.Repeat("\x01", 20<<10), Journal: strings.Repeat("\xff", 20<<10)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if list, err := s.Refused(); err != nil || RefusedOf(list, fmt.Sprint(maxRefused-1)) == nil {
+	if list, err := s.Refused(); err != nil || RefusedOf(list, "11") == nil {
 		t.Errorf("%d are refused, %v", len(list), err)
 	}
 }
