@@ -99,6 +99,7 @@ func asProblem(err error) error {
 }
 
 func (u *upgrade) run(ctx context.Context) (err error) {
+	outlive()
 	unlock, err := u.box.lock(u.user + ": edgectl upgrade")
 	if err != nil {
 		return err

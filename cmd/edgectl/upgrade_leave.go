@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -28,6 +30,14 @@ func (l *leaving) flags(f *pflag.FlagSet) {
 	f.BoolVar(&l.noDrain, "no-drain", false, "reboot without a drain first; edgebgp still asks the guard when it stops")
 }
 
+// drainRest is how long the drain of an upgrade holds beyond what it may wait: for the
+// boots of its trial. A box that nobody comes back to is not to stay off the air for good.
+const drainRest = 2 * time.Hour
+
+// outlive has the command go on when its login breaks, and with it its terminal and its
+// pipes: else it would leave a node that is drained, and that nobody reboots.
+func outlive() { signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE) }
+
 // say tells a person how far it is.
 func (l *leaving) say(step string) {
 	if l.output != "json" {
@@ -45,6 +55,7 @@ func (l *leaving) done(now *slot.Upgrade, text string) error {
 // drain takes the node off the air, with the guard's leave, by a drain of its own
 // unless an operator has ordered one. If that cannot be done it is taken back.
 func (l *leaving) drain(ctx context.Context, now *slot.Upgrade, reason string) error {
+	outlive()
 	setup, err := l.box.setup()
 	switch {
 	case err != nil:
@@ -60,12 +71,13 @@ func (l *leaving) drain(ctx context.Context, now *slot.Upgrade, reason string) e
 	if err := l.call(ctx, "GET", "/v1/status", nil, &st); err != nil {
 		return fmt.Errorf("%s is staged, but this node cannot be drained: %w; nothing was rebooted (--no-drain does without)", now.Version, err)
 	}
-	order := edge.Drain{Reason: reason}
+	order := edge.Drain{Reason: reason, Until: l.now().Add(l.wait + drainRest).UTC()}
 	if o := nodeDrain(st.Drains); o != nil && (now.Drain == "" || o.Reason != now.Drain) {
 		l.say("drained already: " + o.Reason)
 		now.Drain = ""
-	} else if o == nil {
-		// Kept before it is ordered: whoever comes after a power cut knows whose it is.
+	} else {
+		// Also if its own is there, of a run before: that one ends sooner. It is kept before
+		// it is ordered: whoever comes after a power cut knows whose it is.
 		now.Drain = reason
 		if err := l.box.state().SetUpgrade(now, l.now()); err != nil {
 			return err

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -48,6 +51,10 @@ func TestUpgradeAndBack(t *testing.T) {
 	c.expectOrders(drained12)
 	if u := c.upgrade(); u.Stage != slot.Rebooting || u.Slot != slot.B || u.Drain == "" || !u.Configured || c.reboots() != 1 {
 		t.Errorf("%+v, %d reboots", u, c.reboots())
+	}
+	// A node that nobody comes back to is on the air again by itself.
+	if left := time.Until(c.node.drains[0].Until); left < 2*time.Hour || left > 2*time.Hour+11*time.Minute {
+		t.Errorf("the drain ends in %s", left)
 	}
 
 	c.boot("1.2.0", slot.B)
@@ -152,6 +159,28 @@ func TestGuardRefuses(t *testing.T) {
 	}
 }
 
+// TestLoginBreaks: the terminal goes in the middle of the drain, and the box is
+// rebooted all the same.
+func TestLoginBreaks(t *testing.T) {
+	for _, command := range []string{"upgrade", "rollback"} {
+		c := newTrial(t)
+		if command == "rollback" {
+			c.put("/efi/EFI/Linux/edge_1.0.0.efi", program("x"))
+		}
+		signal.Reset(syscall.SIGHUP) // what another test has ignored
+		var killed error
+		c.node.onDrain = func() { killed = syscall.Kill(os.Getpid(), syscall.SIGHUP) }
+		args := []string{command}
+		if command == "upgrade" {
+			args = append(args, c.payload("1.2.0"))
+		}
+		c.must(args...)
+		if killed != nil || c.reboots() != 1 {
+			t.Errorf("%s: %d reboots, %v", command, c.reboots(), killed)
+		}
+	}
+}
+
 // TestDrainOfAnOperatorStays: it is neither replaced nor taken back.
 func TestDrainOfAnOperatorStays(t *testing.T) {
 	t.Parallel()
@@ -187,8 +216,12 @@ func TestUpgradeGoesOn(t *testing.T) {
 	// It was killed after it had drained.
 	c.must("upgrade", from)
 	c.node.orders = nil
+	first := c.node.drains[0].Until
 	c.must("upgrade", from)
-	c.expectOrders() // the drain that is there is its own
+	c.expectOrders(drained12) // the drain that is there is its own, and holds longer now
+	if d := c.node.drains; len(d) != 1 || !d[0].Until.After(first) {
+		t.Errorf("%+v", d)
+	}
 	if u := c.upgrade(); u.Drain == "" {
 		t.Error("it has forgotten its drain")
 	}
