@@ -93,7 +93,7 @@ func (l *leaving) drain(ctx context.Context, now *slot.Upgrade, reason string) e
 		return nil
 	}
 	if err == nil {
-		err = fmt.Errorf("not drained within %s:\n  %s", l.wait, strings.Join(left, "\n  "))
+		err = fmt.Errorf("not drained within %s:\n  %s\nedgectl guard says who is missing; --wait waits longer, --no-drain reboots without", l.wait, strings.Join(left, "\n  "))
 	}
 	return errors.Join(fmt.Errorf("%s is staged, and nothing was rebooted: %w", now.Version, err), l.undrain(now))
 }

@@ -146,7 +146,8 @@ func TestGuardRefuses(t *testing.T) {
 	c.node.refuses = true
 	from := c.payload("1.2.0")
 	c.refuses("1.2.0 is staged, and nothing was rebooted: not drained within 10ms:\n  198.51.100.0/24 is last-resort: 1 other site must promise", "upgrade", "--wait=10ms", from)
-	c.expectOrders(drained12, "undrain")
+	c.refuses("--no-drain", "upgrade", "--wait=10ms")
+	c.expectOrders(drained12, "undrain", drained12, "undrain")
 	if u := c.upgrade(); u.Stage != slot.Staged || u.Drain != "" || c.reboots() != 0 {
 		t.Errorf("%+v, %d reboots", u, c.reboots())
 	}
