@@ -142,6 +142,11 @@ func (u *upgrade) look() (err error) {
 	if u.refused, err = u.box.state().Refused(); err != nil {
 		return err
 	}
+	if !u.stageOnly { // it is asked again before the drain: this is for who would wait in vain
+		if err := u.box.settled(); err != nil {
+			return err
+		}
+	}
 	if u.force {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -56,6 +57,9 @@ func (l *leaving) done(now *slot.Upgrade, text string) error {
 // unless an operator has ordered one. If that cannot be done it is taken back.
 func (l *leaving) drain(ctx context.Context, now *slot.Upgrade, reason string) error {
 	outlive()
+	if err := l.box.settled(); err != nil {
+		return fmt.Errorf("%s is staged, and nothing was rebooted: %w", now.Version, err)
+	}
 	setup, err := l.box.setup()
 	switch {
 	case err != nil:
@@ -96,6 +100,18 @@ func (l *leaving) drain(ctx context.Context, now *slot.Upgrade, reason string) e
 		err = fmt.Errorf("not drained within %s:\n  %s\nedgectl guard says who is missing; --wait waits longer, --no-drain reboots without", l.wait, strings.Join(left, "\n  "))
 	}
 	return errors.Join(fmt.Errorf("%s is staged, and nothing was rebooted: %w", now.Version, err), l.undrain(now))
+}
+
+// settled says why the configuration is not one that a reboot keeps.
+func (b *box) settled() error {
+	_, err := os.Stat(b.path(configStore + "/pending.json"))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for a configuration that waits: %w", err)
+	}
+	return errors.New("a configuration waits to be confirmed, and a reboot would take it back: edgectl config confirm, or edgectl config revert, first")
 }
 
 // nodeDrain is the order that takes the whole node out, if an operator has given one.

@@ -310,6 +310,27 @@ func TestStageOnly(t *testing.T) {
 	}
 }
 
+// TestConfigurationWaits: a reboot would take it back without a word.
+func TestConfigurationWaits(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	from, pending := c.payload("1.2.0"), configStore+"/pending.json"
+	c.put(pending, []byte("{}"))
+	c.refuses("edgectl config confirm, or edgectl config revert, first", "upgrade", "--force", from)
+	c.expectESP("1.1.0")
+	c.must("upgrade", "--stage-only", from)
+	c.refuses("edgectl config confirm", "upgrade", "--no-drain")
+	c.expectOrders()
+	if err := os.Remove(filepath.Join(c.root, pending)); err != nil {
+		t.Fatal(err)
+	}
+	c.must("upgrade")
+	c.boot("1.2.0", slot.B)
+	c.put(pending, []byte("{}"))
+	c.refuses("edgectl config confirm", "rollback")
+	c.expectESP("1.2.0+2-1 1.1.0")
+}
+
 func TestRollback(t *testing.T) {
 	t.Parallel()
 	c := newTrial(t)
