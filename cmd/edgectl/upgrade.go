@@ -193,7 +193,7 @@ func (u *upgrade) stage(ctx context.Context) (*slot.Upgrade, error) {
 		return nil, err
 	}
 	now := &slot.Upgrade{
-		Stage: slot.Writing, Version: m.Version, Slot: to, From: u.here.version, Manifest: sum, Source: u.source, Tries: u.tries,
+		Stage: slot.Writing, Version: m.Version, Slot: to, From: u.here.version, Manifest: sum, Source: slot.SourceName(u.source), Tries: u.tries,
 		By: u.user, Since: u.now().UTC(), Older: slot.Compare(m.Version, u.here.version) < 0, Configured: setup.State == boot.SetupOK, Payload: m,
 	}
 	if u.last != nil { // a drain that a run before has ordered is still ours
@@ -255,7 +255,7 @@ func (u *upgrade) slotFits() error {
 // write fetches and writes.
 func (u *upgrade) write(ctx context.Context, now *slot.Upgrade, from slot.Source) error {
 	st := u.box.state()
-	u.say(fmt.Sprintf("fetching %s, %s, from %s", now.Version, slot.Size(now.Payload.PackedSize()), u.source))
+	u.say(fmt.Sprintf("fetching %s, %s, from %s", now.Version, slot.Size(now.Payload.PackedSize()), now.Source))
 	f := &slot.Fetcher{From: from, Dir: st.FetchDir(), Free: func() (int64, error) { return slot.FreeSpace(st.Dir) }, Progress: u.progress()}
 	packed, err := f.Fetch(ctx, now.Payload)
 	if err != nil {

@@ -240,6 +240,42 @@ func TestOpenSource(t *testing.T) {
 	}
 }
 
+// TestSourceWithPassword: it is used, and told to nobody.
+func TestSourceWithPassword(t *testing.T) {
+	var user, password string
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ = r.BasicAuth()
+		http.Error(w, "no", http.StatusForbidden)
+	}))
+	defer srv.Close()
+	for _, c := range []struct{ where, name string }{
+		{strings.Replace(srv.URL, "://", "://ops:s3cret@", 1) + "/edge", srv.URL + "/edge"},
+		{"http://ops:s3cret@127.0.0.1:1/edge", "http://127.0.0.1:1/edge"},
+		{"ftp://ops:s3cret@x/edge", "ftp://x/edge"},
+		{"https://ops:s3cret@x/?v", "https://x/?v"},
+		{"https://ops:s3cret#2@x/", "a source that is no URL"},
+		{"https://ops:s3cret%@x/", "a source that is no URL"},
+		{"/mnt/ops:s3cret@x", "/mnt/ops:s3cret@x"},
+	} {
+		if got := SourceName(c.where); got != c.name {
+			t.Errorf("%s is named %s", c.where, got)
+		}
+		if !strings.Contains(c.where, "://") {
+			continue
+		}
+		from, err := OpenSource(c.where, SourceOptions{InsecureHTTP: true})
+		if err == nil {
+			_, err = from.Open(t.Context(), ManifestName, 0)
+		}
+		if err == nil || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "ops") {
+			t.Errorf("%s: %v", c.where, err)
+		}
+	}
+	if user != "ops" || password != "s3cret" {
+		t.Errorf("the server is told %q, %q", user, password)
+	}
+}
+
 func TestFetchFromFolder(t *testing.T) {
 	dir, m := newSystem("1.2.0").pack(t, newSigner(t))
 	f := &Fetcher{From: folder(dir)}

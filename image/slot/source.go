@@ -45,9 +45,10 @@ func OpenSource(where string, o SourceOptions) (Source, error) {
 		return folder(where), nil
 	}
 	u, err := url.Parse(where)
-	if err != nil {
-		return nil, fmt.Errorf("read source: %w", err)
+	if err != nil { // whose text may have a part of a password
+		return nil, errors.New("read source: it is no URL: want https://HOST/PATH, and special characters in it as %XX")
 	}
+	where = SourceName(where)
 	switch scheme = strings.ToLower(scheme); {
 	case scheme == "file" && u.Host == "":
 		return folder(u.Path), nil
@@ -59,6 +60,20 @@ func OpenSource(where string, o SourceOptions) (Source, error) {
 		return nil, fmt.Errorf("%s: names of files are added to it, so it may have no ? or #", where)
 	}
 	return newWeb(u, o)
+}
+
+// SourceName is a source as people may read it, and as it may be kept: a URL without
+// the user and the password in it.
+func SourceName(where string) string {
+	if !strings.Contains(where, "://") {
+		return where
+	}
+	u, err := url.Parse(where)
+	if err != nil {
+		return "a source that is no URL"
+	}
+	u.User = nil
+	return u.String()
 }
 
 // folder is a source on a file system.
@@ -92,6 +107,7 @@ func openFile(path string) (*os.File, error) {
 // web is a source behind HTTP.
 type web struct {
 	base   *url.URL
+	user   *url.Userinfo // apart, so that no error has it; nil: none
 	client *http.Client
 	stall  time.Duration
 }
@@ -105,7 +121,9 @@ const (
 )
 
 func newWeb(base *url.URL, o SourceOptions) (*web, error) {
-	w := &web{base: base, stall: stallTime}
+	plain := *base
+	plain.User = nil
+	w := &web{base: &plain, user: base.User, stall: stallTime}
 	if o.Stall > 0 {
 		w.stall = o.Stall
 	}
@@ -164,6 +182,10 @@ func (w *web) Open(ctx context.Context, name string, offset int64) (io.ReadClose
 	if err != nil {
 		cancel(nil)
 		return nil, fmt.Errorf("fetch %s: %w", at.Redacted(), err)
+	}
+	if w.user != nil {
+		password, _ := w.user.Password()
+		req.SetBasicAuth(w.user.Username(), password)
 	}
 	if offset > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))

@@ -18,8 +18,9 @@ import (
 // to could not read what became of it.
 const stateFormat = 1
 
-// State is the folder of what outlives a reboot. What a newer version has written is
-// never changed, nor read by guesses: ErrNewer says so.
+// State is the folder of what outlives a reboot. Its files are root's to read: they have
+// lines of the journal. What a newer version has written is never changed, nor read by
+// guesses: ErrNewer says so.
 type State struct{ Dir string }
 
 // ErrNewer says that a file was written by a newer version.
@@ -293,9 +294,9 @@ func (s State) write(name string, v any) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	err = ReplaceFile(path, b)
+err = replaceFile(path, b, 0o600)
 	if errors.Is(err, unix.ENOSPC) && s.Release() == nil {
-		err = ReplaceFile(path, b)
+		err = replaceFile(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -357,13 +358,19 @@ func (s State) Release() error {
 func (s State) FetchDir() string { return filepath.Join(s.Dir, "fetch") }
 
 // ReplaceFile has a file with other bytes, or as it was: also after a power cut.
-func ReplaceFile(path string, b []byte) error {
+// Everybody may read it.
+func ReplaceFile(path string, b []byte) error { return replaceFile(path, b, 0o644) }
+
+func replaceFile(path string, b []byte, mode os.FileMode) error {
 	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b)
+	err = f.Chmod(mode) // one that a power cut has left has another
+	if err == nil {
+		_, err = f.Write(b)
+	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(tmp)) // a disk that is full needs the room
 	}

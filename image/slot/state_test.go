@@ -19,8 +19,12 @@ func TestState(t *testing.T) {
 	}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	want := &Upgrade{Stage: Staged, Version: "1.2.0", Slot: B, From: "1.1.0", Tries: 3, By: "root", Since: now, Drain: "why"}
+	put(t, filepath.Join(s.Dir, "upgrade.json.new"), nil) // a power cut has left it, for all to read
 	if err := s.SetUpgrade(want, now); err != nil {
 		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(s.Dir, "upgrade.json")); err != nil || info.Mode() != 0o600 {
+		t.Error(info.Mode(), err)
 	}
 	got, err := s.Upgrade()
 	if err != nil {
