@@ -168,7 +168,8 @@ func (u *upgrade) stage(ctx context.Context) (*slot.Upgrade, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := mayTake(m, u.here, u.refused, u.force); err != nil {
+	// What is staged was taken once, by force perhaps: that is not asked for twice.
+	if err := mayTake(m, u.here, u.refused, u.force || from == nil); err != nil {
 		return nil, err
 	}
 	if err := u.slotFits(); err != nil {
@@ -179,7 +180,7 @@ func (u *upgrade) stage(ctx context.Context) (*slot.Upgrade, error) {
 		why := u.disk.writer.Holds(ctx, m, to)
 		if why == nil {
 			u.say(fmt.Sprintf("%s is staged in slot %s already", m.Version, to))
-			return u.last, nil
+			return u.last, u.stepBehind(ctx, u.last)
 		}
 		if from == nil {
 			return nil, fmt.Errorf("%s is not staged any more: %w; give its source again", m.Version, why)
@@ -274,6 +275,9 @@ func (u *upgrade) write(ctx context.Context, now *slot.Upgrade, from slot.Source
 	if err := u.disk.writer.Write(ctx, job); err != nil {
 		return err
 	}
+	if err := u.stepBehind(ctx, now); err != nil {
+		return err
+	}
 	if err := st.Release(); err != nil { // it is written: what was fetched has no use
 		return err
 	}
@@ -300,13 +304,16 @@ func (u *upgrade) leave(ctx context.Context, now *slot.Upgrade) error {
 	if err := u.drain(ctx, now, reason); err != nil {
 		return err
 	}
-	if now.Older {
-		// The newer of two is booted: it has to stand behind.
-		if err := setAside(ctx, u.disk.writer, u.here.version); err != nil {
-			return errors.Join(err, u.undrain(now))
-		}
-	}
 	return u.restart(ctx, now, &u.disk)
+}
+
+// stepBehind sets the version that runs aside for an older one: the newer of two is
+// booted, and what is staged is what any reboot boots.
+func (u *upgrade) stepBehind(ctx context.Context, now *slot.Upgrade) error {
+	if !now.Older {
+		return nil
+	}
+	return setAside(ctx, u.disk.writer, u.here.version)
 }
 
 // setAside puts the UKI of a version behind the others.

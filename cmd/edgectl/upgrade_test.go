@@ -398,6 +398,33 @@ func TestForcedToOlder(t *testing.T) {
 	c.expectOrders("drain: edgectl upgrade from 1.1.0 to 1.0.0", "undrain")
 }
 
+// TestStagedOlder: what is staged is what any reboot boots, also if it is older; and it
+// is forced once.
+func TestStagedOlder(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	c.must("upgrade", "--force", "--stage-only", c.payload("1.0.0"))
+	c.expectESP("1.0.0+3 1.1.0+0")
+	c.must("upgrade")
+	c.expectESP("1.0.0+3 1.1.0+0")
+	c.boot("1.0.0", slot.B)
+	c.must("appliance", "health")
+	c.bless()
+	c.must("appliance", "resume")
+	c.expectESP("1.0.0 1.1.0+0")
+	if u := c.upgrade(); u.Stage != slot.Good || c.reboots() != 1 {
+		t.Errorf("%+v, %d reboots", u, c.reboots())
+	}
+
+	// Cut before it is set aside: the same command does it.
+	c = newTrial(t)
+	from := c.payload("1.0.0")
+	c.must("upgrade", "--force", "--stage-only", from)
+	c.rename("edge_1.1.0+0.efi", "edge_1.1.0.efi")
+	c.must("upgrade", "--force", "--stage-only", from)
+	c.expectESP("1.0.0+3 1.1.0+0")
+}
+
 func TestWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	c := newTrial(t)

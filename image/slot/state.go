@@ -294,7 +294,7 @@ func (s State) write(name string, v any) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-err = replaceFile(path, b, 0o600)
+	err = replaceFile(path, b, 0o600)
 	if errors.Is(err, unix.ENOSPC) && s.Release() == nil {
 		err = replaceFile(path, b, 0o600)
 	}
