@@ -16,8 +16,12 @@ import (
 // runDir is where the initrd leaves what the appliance wants to know of it.
 const runDir = "/run/edge-initrd"
 
-// notes is what is worth knowing later of a boot: keys and values.
-type notes struct{ lines []string }
+// notes is what is worth knowing later of a boot: keys and values, and esp, the
+// device of the EFI partition; "": the kernel has none.
+type notes struct {
+	lines []string
+	esp   string
+}
 
 func (n *notes) add(key, value string) { n.lines = append(n.lines, key+"="+value) }
 
@@ -27,7 +31,11 @@ func (n *notes) write(dir, slot, version string) error {
 	for _, l := range n.lines {
 		text += l + "\n"
 	}
-	for name, content := range map[string]string{"slot": slot + "\n", "version": version + "\n", "notes": text} {
+	files := map[string]string{"slot": slot + "\n", "version": version + "\n", "notes": text}
+	if n.esp != "" {
+		files["esp"] = n.esp + "\n"
+	}
+	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 			return fmt.Errorf("leave notes: %w", err)
 		}

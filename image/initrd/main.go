@@ -15,8 +15,9 @@
 //
 // Process: 1, before systemd.
 //
-// Files it leaves in /run/edge-initrd: slot ("a" or "b"), version, and notes, a
-// key and a value a line: edge.disk (its device), edge.gpt (grown, repaired, not
+// Files it leaves in /run/edge-initrd: slot ("a" or "b"), version, esp (the device of
+// the EFI partition of this disk: another may have one of the same name and id), and
+// notes, a key and a value a line: edge.disk (its device), edge.gpt (grown, repaired, not
 // grown, not written, read-only), edge.var (formatted, repaired, volatile),
 // edge.machine-id (new). What is as it was has no line; the last line of a key
 // counts. edge.var=volatile says that /var is in memory. In
@@ -83,6 +84,7 @@ func boot(c *console) error {
 	}
 	c.say(notice, "version %s slot %s verified", want.version, found.slot.name)
 	onVar, varErr := varPartition(found) // asks /sys, which is about to move
+	n.esp = espDevice(found)
 	if err := moveKernelMounts(); err != nil {
 		return err
 	}

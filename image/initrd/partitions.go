@@ -161,6 +161,23 @@ func (s step) do(disk *os.File) error {
 	return nil
 }
 
+// espName is the name of the EFI partition.
+const espName = "edge-esp"
+
+// espDevice is the EFI partition of the disk that is booted. Without it the system
+// looks for itself.
+func espDevice(f found) string {
+	p, err := f.disk.table.Find(espName)
+	if err != nil {
+		return ""
+	}
+	k, err := kernelPartition(f, p)
+	if err != nil {
+		return ""
+	}
+	return "/dev/" + k.node
+}
+
 var errNoPartition = errors.New("the kernel has no such partition")
 
 // kernelPartition is the kernel's partition at the place of one of the table.

@@ -48,23 +48,36 @@ func (b Box) Find(label string) ([]string, error) {
 const espName = "edge-esp"
 
 // ESP returns the EFI partition of the image, by what the kernel says of the
-// partitions. If two disks have one it is anybody's guess, and none is taken.
+// partitions. If two disks have one it is that of the disk from which the system
+// runs: something is made of one of its roots (dm-verity). Else it is anybody's
+// guess, and none is taken.
 func (b Box) ESP() (device string, ok bool) {
 	all, err := filepath.Glob(filepath.Join(b.Sys, "class/block/*/uevent"))
 	if err != nil {
 		return "", false
 	}
+	var found, running []string
 	for _, path := range all {
 		text, err := os.ReadFile(path)
 		if err != nil || !slices.Contains(strings.Split(string(text), "\n"), "PARTNAME="+espName) {
 			continue
 		}
-		if device != "" {
-			return "", false
+		real, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			continue
 		}
-		device = filepath.Base(filepath.Dir(path))
+		found = append(found, filepath.Base(real))
+		if used, err := filepath.Glob(filepath.Join(filepath.Dir(real), "*/holders/dm-*")); err == nil && len(used) > 0 {
+			running = append(running, filepath.Base(real))
+		}
 	}
-	return device, device != ""
+	if len(found) > 1 {
+		found = running
+	}
+	if len(found) != 1 {
+		return "", false
+	}
+	return found[0], true
 }
 
 // pointless says that a device is of no operator: a floppy drive takes seconds

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -146,27 +147,40 @@ func TestFind(t *testing.T) {
 
 func TestESP(t *testing.T) {
 	b := Box{Sys: t.TempDir()}
-	event := func(name, text string) {
-		dir := filepath.Join(b.Sys, "class/block", name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "uevent"), []byte(text), 0o644); err != nil {
+	event := func(disk, name, text string) {
+		dir := filepath.Join(b.Sys, "devices", disk, name)
+		class := filepath.Join(b.Sys, "class/block")
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(class, 0o755),
+			os.WriteFile(filepath.Join(dir, "uevent"), []byte(text), 0o644), os.Symlink(dir, filepath.Join(class, name))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	event("vda", "DEVNAME=vda\nDEVTYPE=disk\n")
-	event("vda2", "DEVNAME=vda2\nPARTNAME=edge-esp-2\n")
+	event("vda", "vda", "DEVNAME=vda\nDEVTYPE=disk\n")
+	event("vda", "vda2", "DEVNAME=vda2\nPARTNAME=edge-esp-2\n")
 	if d, ok := b.ESP(); ok {
 		t.Errorf("found %s", d)
 	}
-	event("vda1", "DEVNAME=vda1\nPARTN=1\nPARTNAME=edge-esp\n")
+	event("vda", "vda1", "DEVNAME=vda1\nPARTN=1\nPARTNAME=edge-esp\n")
 	if d, ok := b.ESP(); !ok || d != "vda1" {
 		t.Errorf("found %s %v", d, ok)
 	}
-	event("sdb1", "PARTNAME=edge-esp\n")
+	event("sdb", "sdb1", "PARTNAME=edge-esp\n")
+	event("sdb", "sdb3", "PARTNAME=edge-root-a\n")
 	if d, ok := b.ESP(); ok {
 		t.Errorf("one of two was taken: %s", d)
+	}
+	// The root is made of a partition of the second.
+	if err := os.MkdirAll(filepath.Join(b.Sys, "devices/sdb/sdb3/holders/dm-0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if d, ok := b.ESP(); !ok || d != "sdb1" {
+		t.Errorf("found %s %v", d, ok)
+	}
+	if err := os.MkdirAll(filepath.Join(b.Sys, "devices/vda/vda2/holders/dm-1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if d, ok := b.ESP(); ok {
+		t.Errorf("one of two that are in use was taken: %s", d)
 	}
 }
 

@@ -28,7 +28,7 @@ func life(t *testing.T, p parts, cmdline string) {
 	m := vm{disks: []string{disk}, sector: 512, cmdline: cmdline}
 	resize(t, disk, 300<<20)
 	first := m.boot(t, p.initrd)
-	want(t, first, "edge-initrd: version 1.2.0 slot a verified", "init: done", "init: slot a", "init: version 1.2.0",
+	want(t, first, "edge-initrd: version 1.2.0 slot a verified", "init: done", "init: slot a", "init: version 1.2.0", "init: esp /dev/vda1",
 		"init: note edge.disk=/dev/vda", "init: note edge.gpt=grown", "init: note edge.var=formatted", "init: boots 1",
 		"init: mount /dev/dm-0 / erofs ro", "/var ext4 rw,nosuid,nodev", "init: mapper ../dm-0",
 		"init: credential /run/credentials/@initrd/edge.yaml from the ESP")
@@ -67,7 +67,7 @@ func rescued(t *testing.T, p parts, cmdline string) {
 	resize(t, empty, 8<<20)
 	m := vm{disks: []string{empty, other, disk}, sector: 4096, cmdline: cmdline + " quiet"}
 	console := m.boot(t, p.initrd)
-	want(t, console, "edge-initrd: version 1.2.0 slot b verified", "init: done", "init: note edge.disk=/dev/vdc", "init: note edge.gpt=repaired", "init: note edge.var=formatted")
+	want(t, console, "edge-initrd: version 1.2.0 slot b verified", "init: done", "init: esp /dev/vdc1", "init: note edge.disk=/dev/vdc", "init: note edge.gpt=repaired", "init: note edge.var=formatted")
 	if _, table := openDisk(t, disk, 4096); table.Damaged != nil {
 		t.Errorf("the table is still damaged: %v", table.Damaged)
 	}

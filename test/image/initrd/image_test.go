@@ -29,6 +29,7 @@ type parts struct {
 const script = `#!/bin/sh
 echo "init: slot $(cat /run/edge-initrd/slot)"
 echo "init: version $(cat /run/edge-initrd/version)"
+echo "init: esp $(cat /run/edge-initrd/esp)"
 echo "init: machine-id $(cat /etc/machine-id)"
 sed 's/^/init: note /' /run/edge-initrd/notes
 echo boot >>/var/boots
