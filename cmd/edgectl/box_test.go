@@ -376,9 +376,9 @@ func (c *trial) payload(version string, change ...func(*slot.Manifest)) string {
 	return dir
 }
 
-// program is a PE file with a command line, as small as debug/pe takes it.
+// program is a PE file with a command line, as small as debug/pe and Secure Boot take it.
 func program(cmdline string) []byte {
-	const head = 0x80
+	const head, optional = 0x80, 240
 	b := make([]byte, 8192)
 	copy(b, "MZ")
 	binary.LittleEndian.PutUint32(b[0x3c:], head)
@@ -386,11 +386,21 @@ func program(cmdline string) []byte {
 	coff := b[head+4:]
 	binary.LittleEndian.PutUint16(coff, 0x8664)
 	binary.LittleEndian.PutUint16(coff[2:], 1)
-	section := coff[20:]
+	binary.LittleEndian.PutUint16(coff[16:], optional)
+	binary.LittleEndian.PutUint16(coff[20:], 0x20b) // PE32+
+	binary.LittleEndian.PutUint32(coff[20+108:], 16)
+	section := coff[20+optional:]
 	copy(section, ".cmdline")
 	binary.LittleEndian.PutUint32(section[8:], uint32(len(cmdline)))
 	binary.LittleEndian.PutUint32(section[16:], 512)
-	binary.LittleEndian.PutUint32(section[20:], 512)
-	copy(b[512:], cmdline)
+	binary.LittleEndian.PutUint32(section[20:], 1024)
+	copy(b[1024:], cmdline)
 	return b
+}
+
+// bootSum is what a firmware knows a program by: its sum, but for its checksum and for
+// where its signatures are.
+func bootSum(program []byte) string {
+	const optional = 0x80 + 24
+	return hexSum(slices.Concat(program[:optional+64], program[optional+68:optional+144], program[optional+152:]))
 }

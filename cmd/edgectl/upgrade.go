@@ -262,6 +262,13 @@ func (u *upgrade) write(ctx context.Context, now *slot.Upgrade, from slot.Source
 	if err != nil {
 		return err
 	}
+	firmware, err := slot.ReadFirmware(u.box.path(boot.EFIVars))
+	if err != nil {
+		return err
+	}
+	if err := firmware.TakesPacked(ctx, now.Payload, packed[slot.Kernel]); err != nil {
+		return err
+	}
 	if err := st.SetUpgrade(now, u.now()); err != nil {
 		return err
 	}

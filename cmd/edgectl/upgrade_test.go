@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"os"
@@ -396,6 +397,35 @@ func TestForcedToOlder(t *testing.T) {
 	c.must("appliance", "resume")
 	c.expectESP("1.1.0 1.0.0+0-3")
 	c.expectOrders("drain: edgectl upgrade from 1.1.0 to 1.0.0", "undrain")
+}
+
+// TestSecureBoot: what the firmware would not start is not written.
+func TestSecureBoot(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	from := c.payload("1.2.0")
+	const vars = "/sys/firmware/efi/efivars/"
+	c.put(vars+"SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", []byte{6, 0, 0, 0, 1})
+	// db has one sum: EFI_CERT_SHA256, 76 bytes with one entry of 48.
+	db := func(sum []byte) {
+		b := []byte("\x06\x00\x00\x00\x26\x16\xc4\xc1\x4c\x50\x92\x40\xac\xa9\x41\xf9\x36\x93\x43\x28" +
+			"\x4c\x00\x00\x00\x00\x00\x00\x00\x30\x00\x00\x00" + strings.Repeat("\x00", 16))
+		c.put(vars+"db-d719b2cb-3d3a-4596-a3bc-dad00e67656f", append(b, sum...))
+	}
+	db(make([]byte, 32))
+	c.refuses("would not start version 1.2.0: it is not signed, and Secure Boot is on; nothing was written", "upgrade", "--force", from)
+	c.expectESP("1.1.0")
+	if u, err := c.box().state().Upgrade(); u != nil || err != nil {
+		t.Error("it has left a state", u, err)
+	}
+	verity := []byte("1.2.0" + strings.Repeat("v", 9000))
+	sum, err := hex.DecodeString(bootSum(program("roothash=" + hexSum(verity[:4096]) + " edge.version=1.2.0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db(sum)
+	c.must("upgrade", from)
+	c.expectESP("1.2.0+3 1.1.0")
 }
 
 // TestStagedOlder: what is staged is what any reboot boots, also if it is older; and it

@@ -279,16 +279,11 @@ const maxWindow = 64 << 20
 // unpack writes what a packed file holds, which must be as long as the manifest
 // says, and have its sum.
 func unpack(ctx context.Context, path string, file File, to io.Writer) error {
-	in, err := openFile(path)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	z, err := zstd.NewReader(&interruptible{ctx, in}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+	z, done, err := openPacked(ctx, path)
 	if err != nil {
 		return fmt.Errorf("unpack %s: %w", file.Name, err)
 	}
-	defer z.Close()
+	defer done()
 	h := sha256.New()
 	full := &filled{to: io.MultiWriter(to, h)}
 	n, err := io.Copy(full, io.LimitReader(plain{z}, file.Size+1))
@@ -304,6 +299,19 @@ func unpack(ctx context.Context, path string, file File, to io.Writer) error {
 		return fmt.Errorf("unpack %s: its sum is not the one of the manifest", file.Name)
 	}
 	return nil
+}
+
+// openPacked returns what a packed file holds, until done is called.
+func openPacked(ctx context.Context, path string) (z *zstd.Decoder, done func(), err error) {
+	in, err := openFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	z, err = zstd.NewReader(&interruptible{ctx, in}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		return nil, nil, errors.Join(err, in.Close())
+	}
+	return z, func() { z.Close(); in.Close() }, nil
 }
 
 // plain hides that a decoder could write by itself, without a limit.
