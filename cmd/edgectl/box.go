@@ -70,10 +70,10 @@ type booted struct {
 
 // booted reads what the initrd and the image say.
 func (b *box) booted() (booted, error) {
-	out := booted{arch: arch()}
+	out := booted{arch: arch(), profile: b.osRelease("VARIANT_ID")}
 	v, err := os.ReadFile(b.path(slot.BootedAs + "/version"))
 	if errors.Is(err, os.ErrNotExist) {
-		return out, errors.New("this system was not booted from an image of the appliance: on other systems, upgrade the package")
+		return out, b.bootedAlone(&out)
 	}
 	if err != nil {
 		return out, fmt.Errorf("read version of this boot: %w", err)
@@ -89,8 +89,39 @@ func (b *box) booted() (booted, error) {
 	if out.slot, err = slot.ParseSlot(strings.TrimSpace(string(s))); err != nil {
 		return out, fmt.Errorf("read slot of this boot: %w", err)
 	}
-	out.profile = b.osRelease("VARIANT_ID")
 	return out, nil
+}
+
+// bootedAlone finds out behind an initrd that is not ours and leaves nothing: what the
+// UKI is sealed with, and which partition is under /.
+func (b *box) bootedAlone(out *booted) error {
+	line, err := os.ReadFile(b.path("/proc/cmdline"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read version of this boot: %w", err)
+	}
+	words := map[string]string{}
+	for _, w := range strings.Fields(string(line)) {
+		if key, value, ok := strings.Cut(w, "="); ok {
+			words[key] = value
+		}
+	}
+	if words["edge.version"] == "" || words["roothash"] == "" {
+		return errors.New("this system was not booted from an image of the appliance: on other systems, upgrade the package")
+	}
+	if err := slot.CheckVersion(words["edge.version"]); err != nil {
+		return fmt.Errorf("read version of this boot: %w", err)
+	}
+	mounts, err := os.Open(b.path("/proc/self/mountinfo"))
+	if err != nil {
+		return fmt.Errorf("read slot of this boot: %w", err)
+	}
+	defer mounts.Close()
+	d, err := slot.FindDisk(b.path("/sys"), b.path("/dev"), slot.DeviceAt(mounts, "/"))
+	if err != nil {
+		return fmt.Errorf("read slot of this boot: %w", err)
+	}
+	out.version, out.slot = words["edge.version"], d.Running
+	return nil
 }
 
 // arch is that of this machine in the words of a manifest (systemd's).

@@ -498,6 +498,35 @@ func TestHealthChecks(t *testing.T) {
 	}
 }
 
+// TestOtherInitrd: one that leaves nothing, as mkosi's.
+func TestOtherInitrd(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	if err := os.RemoveAll(filepath.Join(c.root, slot.BootedAs)); err != nil {
+		t.Fatal(err)
+	}
+	c.put("/proc/cmdline", []byte("quiet roothash=0123 edge.version=1.1.0\n"))
+	c.put("/proc/self/mountinfo", []byte("22 21 253:0 / / ro - erofs /dev/dm-0 ro\n"))
+	c.refuses("not one of the slots", "appliance", "health", "--once")
+	disk, lower := "/sys/devices/vda/", filepath.Join(c.root, "/sys/dev/block/253:0/slaves")
+	for part, name := range map[string]string{"vda1": "edge-esp", "vda5": "edge-root-b"} {
+		c.put(disk+part+"/partition", nil)
+		c.put(disk+part+"/uevent", []byte("PARTNAME="+name+"\n"))
+	}
+	if err := errors.Join(os.MkdirAll(lower, 0o755), os.Symlink("../../../../devices/vda/vda5", filepath.Join(lower, "vda5"))); err != nil {
+		t.Fatal(err)
+	}
+	if out := c.must("appliance", "health", "--once"); !strings.Contains(out, "version 1.1.0, slot b, good before") {
+		t.Error(out)
+	}
+	for _, line := range []string{"quiet roothash=0123", "edge.version=1.1.0"} {
+		c.put("/proc/cmdline", []byte(line))
+		c.refuses("not booted from an image", "appliance", "health", "--once")
+	}
+	c.put("/proc/cmdline", []byte("roothash=0123 edge.version=../1"))
+	c.refuses("is no version", "appliance", "health", "--once")
+}
+
 // TestHealthOfAGoodVersion: it stays up when its checks fail, and alarms.
 func TestHealthOfAGoodVersion(t *testing.T) {
 	t.Parallel()

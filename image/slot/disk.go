@@ -21,6 +21,9 @@ type Disk struct {
 // FindDisk looks in sysfs (at /sys) and in /dev. device is the number, "MAJOR:MINOR",
 // of what is mounted on /.
 func FindDisk(sys, dev, device string) (*Disk, error) {
+	if device == "" {
+		return nil, errors.New("find disk: nothing is mounted on /")
+	}
 	lower, err := filepath.Glob(filepath.Join(sys, "dev/block", device, "slaves/*"))
 	if err != nil {
 		return nil, fmt.Errorf("find disk: %w", err)

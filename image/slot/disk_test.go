@@ -135,9 +135,20 @@ broken
 	if _, _, ok := findMount(strings.NewReader(text), "1:1"); ok {
 		t.Error("a device that is not mounted is")
 	}
+	for folder, want := range map[string]string{"/ef i": "254:1", "/": "", "/mnt2": "98:0"} {
+		if got := DeviceAt(strings.NewReader(text), folder); got != want {
+			t.Errorf("at %s is %s", folder, got)
+		}
+	}
+	if _, err := FindDisk(t.TempDir(), t.TempDir(), ""); err == nil {
+		t.Error("a disk of nothing is found")
+	}
 }
 
 func FuzzFindMount(f *testing.F) {
 	f.Add("40 35 254:1 / /efi ro - vfat /dev/vda1 ro")
-	f.Fuzz(func(_ *testing.T, text string) { findMount(strings.NewReader(text), "254:1") })
+	f.Fuzz(func(_ *testing.T, text string) {
+		findMount(strings.NewReader(text), "254:1")
+		DeviceAt(strings.NewReader(text), "/")
+	})
 }

@@ -87,6 +87,17 @@ func findMount(mountinfo io.Reader, device string) (at string, flags uintptr, ok
 	return at, flags, ok
 }
 
+// DeviceAt is the number, "MAJOR:MINOR", of what a mountinfo (proc(5)) has at a folder:
+// the last of several, "" if there is none.
+func DeviceAt(mountinfo io.Reader, folder string) (device string) {
+	for s := bufio.NewScanner(mountinfo); s.Scan(); {
+		if f := strings.Fields(s.Text()); len(f) >= 6 && unescape(f[4]) == folder {
+			device = f[2]
+		}
+	}
+	return device
+}
+
 // unescape undoes the octal escapes of mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
