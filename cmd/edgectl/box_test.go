@@ -104,6 +104,8 @@ type trial struct {
 	between func(slot.ESP) slot.ESP
 	// onExec is called when a program is run; nil: nothing is.
 	onExec func(name string)
+	// stopping says that a reboot has begun.
+	stopping bool
 }
 
 func newTrial(t *testing.T) *trial {
@@ -278,6 +280,9 @@ func (c *trial) exec(_ context.Context, name string, args ...string) ([]byte, er
 	if c.fail == name {
 		return nil, errors.New(name + " fails")
 	}
+	if c.stopping && slices.Contains(args, "is-system-running") {
+		return []byte("stopping\n"), errors.New("exit status 1")
+	}
 	if name == "journalctl" {
 		return []byte("Jan 02 03:04:05 edge kernel: it hurts\n"), nil
 	}
@@ -308,7 +313,7 @@ func (c *trial) callCtx(ctx context.Context, args ...string) (string, error) {
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "")
 	appliance := &cobra.Command{Use: "appliance"}
 	appliance.AddCommand(o.applianceHealthCommand(c.box()), o.applianceResumeCommand(c.box()))
-	root.AddCommand(o.upgradeCommandOn(c.box()), o.rollbackCommandOn(c.box()), appliance)
+	root.AddCommand(o.upgradeCommandOn(c.box()), o.rollbackCommandOn(c.box()), o.slotsCommandOn(c.box()), appliance)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	return stdout.String(), err

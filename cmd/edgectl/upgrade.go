@@ -31,8 +31,9 @@ func (o *options) upgradeCommandOn(b *box) *cobra.Command {
 			"it, the same command goes on from there. Without SOURCE it goes on with the version that is staged.\n" +
 			"A login that breaks does not end it; ^C does.\n\n" +
 			"From the moment of writing on, the box has only the version that runs to boot, until the new one is whole.\n" +
-			"--stage-only ends there; the next reboot, whatever its cause, boots the new version.",
-		Example: "  edgectl upgrade https://updates.example.net/edge/1.3.0\n  edgectl upgrade --stage-only /mnt/payload\n  edgectl upgrade",
+			"--stage-only ends there; the next reboot, whatever its cause, boots the new version. --cancel takes back what\n" +
+			"is staged; the version that was in that slot before is gone then. edgectl slots shows how it stands.",
+		Example: "  edgectl upgrade https://updates.example.net/edge/1.3.0\n  edgectl upgrade --stage-only /mnt/payload\n  edgectl upgrade\n  edgectl upgrade --cancel",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -45,10 +46,20 @@ func (o *options) upgradeCommandOn(b *box) *cobra.Command {
 				return fmt.Errorf("--wait %s is not above 0", u.wait)
 			}
 			outliveLogin()
+			switch forgiving := c.Flags().Changed("forgive"); {
+			case u.cancels && forgiving, (u.cancels || forgiving) && (len(args) > 0 || u.stageOnly):
+				return errors.New("--cancel and --forgive stand alone: nothing is upgraded then")
+			case u.cancels:
+				return asProblem(u.cancel(c.Context()))
+			case forgiving:
+				return asProblem(u.forgiveOne())
+			}
 			return u.command(c.Context())
 		},
 	}
 	f := c.Flags()
+	f.BoolVar(&u.cancels, "cancel", false, "take back what is staged, and its drain; nothing is rebooted")
+	f.StringVar(&u.forgive, "forgive", "", "refuse this `version` no longer, and do nothing else")
 	f.BoolVar(&u.force, "force", false, "also a version that is refused or older, and also out of one that is under trial")
 	f.IntVar(&u.tries, "tries", defaultTries, "how many `boots` it may fail before the box goes back: 1 to 9")
 	f.BoolVar(&u.stageOnly, "stage-only", false, "write it, and neither drain nor reboot")
@@ -63,6 +74,8 @@ type upgrade struct {
 	leaving
 	source           string
 	force, stageOnly bool
+	cancels          bool
+	forgive          string // a version
 	tries            int
 	fetch            slot.SourceOptions
 
@@ -99,7 +112,6 @@ func asProblem(err error) error {
 }
 
 func (u *upgrade) run(ctx context.Context) (err error) {
-	outlive()
 	unlock, err := u.box.lock(u.user + ": edgectl upgrade")
 	if err != nil {
 		return err

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -35,10 +33,6 @@ func (l *leaving) flags(f *pflag.FlagSet) {
 // boots of its trial. A box that nobody comes back to is not to stay off the air for good.
 const drainRest = 2 * time.Hour
 
-// outlive has the command go on when its login breaks, and with it its terminal and its
-// pipes: else it would leave a node that is drained, and that nobody reboots.
-func outlive() { signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE) }
-
 // say tells a person how far it is.
 func (l *leaving) say(step string) {
 	if l.output != "json" {
@@ -56,7 +50,6 @@ func (l *leaving) done(now *slot.Upgrade, text string) error {
 // drain takes the node off the air, with the guard's leave, by a drain of its own
 // unless an operator has ordered one. If that cannot be done it is taken back.
 func (l *leaving) drain(ctx context.Context, now *slot.Upgrade, reason string) error {
-	outlive()
 	if err := l.box.settled(); err != nil {
 		return fmt.Errorf("%s is staged, and nothing was rebooted: %w", now.Version, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,6 +121,18 @@ func TestFolder(t *testing.T) {
 	}
 	if all, err := w.UKIs(); err != nil || len(all) != 1 || all[0].Left != 3 {
 		t.Error(all, err)
+	}
+	// What does not run goes, whole or not; never what runs, nor all.
+	for version, running := range map[string]string{"1": "1", "2": "3"} {
+		if err := w.Drop(version, running); err == nil {
+			t.Errorf("%s is dropped while %s runs", version, running)
+		}
+	}
+	if err := w.Drop("2", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := f.List(); err != nil || slices.ContainsFunc(files, func(e ESPFile) bool { return e.Name == "edge_2+3.efi" }) || len(files) != 3 {
+		t.Error(files, err)
 	}
 }
 

@@ -114,6 +114,35 @@ func (w *Writer) removeIfThere(name string) error {
 	return nil
 }
 
+// Drop removes the UKIs of a version, whole or not, so that it is not booted. That of
+// the version that runs has to be there: something must be left to boot.
+func (w *Writer) Drop(version, running string) error {
+	if version == running {
+		return fmt.Errorf("remove UKI of %s: it is the version that runs", version)
+	}
+	all, err := w.UKIs()
+	if err != nil {
+		return err
+	}
+	if _, ok, err := Of(all, running); err != nil || !ok {
+		return errors.Join(err, fmt.Errorf("remove UKI of %s: the EFI partition has none of version %s, which runs: nothing would be left to boot", version, running))
+	}
+	files, err := w.ESP.List()
+	if err != nil {
+		return fmt.Errorf("list UKIs: %w", err)
+	}
+	for _, f := range files {
+		if u, ours := ParseUKI(f.Name); !ours || u.Version != version {
+			continue
+		}
+		w.tell("removing %s from the EFI partition", f.Name)
+		if err := w.ESP.Remove(f.Name); err != nil {
+			return fmt.Errorf("remove %s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
 // Recount gives a UKI another counter, by a copy under the new name, and then
 // removes the old: whenever the power fails one of the two is whole. (A rename on a
 // FAT can leave none, or two that share their clusters; see Writer.) If a copy from

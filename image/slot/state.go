@@ -37,6 +37,7 @@ const (
 	Rebooting Stage = "rebooting" // a reboot was ordered for it
 	Good      Stage = "good"      // it was booted, judged and blessed
 	Failed    Stage = "failed"    // it was booted, and the box has come back from it
+	Cancelled Stage = "cancelled" // it was taken back before it was booted
 )
 
 // Upgrade is upgrade.json: the last one that was begun.
