@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds the image: build.sh [PROFILE] writes out/image. Settings, all optional,
 # by the environment (make image NAME=value):
-#   VERSION         the version, else the text of image/VERSION
+#   VERSION         the version, else the text of image/VERSION; version.sh has its form
 #   OUT, CACHE      folders: out/image and out/cache/image
 #   SIGN_KEY        the key that signs, a PEM file or a pkcs11: URI, with
 #   SIGN_CERT       its certificate, and
@@ -17,14 +17,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 src=$(dirname "$here")
 profile=${1:-cloud}
 OUT=$(realpath -m "${OUT:-$src/out/image}") CACHE=$(realpath -m "${CACHE:-$src/out/cache/image}")
-VERSION=${VERSION:-$(cat "$here/VERSION")}
-export OUT CACHE VERSION
-
 fail() { echo "image: $*" >&2; exit 1; }
+VERSION=$("$here/version.sh" "${VERSION:-}") || fail "there is no such version"
+export OUT CACHE VERSION
 case $profile in cloud | metal) ;; *) fail "no profile $profile: cloud or metal" ;; esac
 case ${INITRD:=ours} in ours | mkosi) ;; *) fail "no initrd $INITRD: ours or mkosi" ;; esac
-[[ $VERSION =~ ^[0-9]+(\.[0-9]+)*(~[0-9A-Za-z]+)?$ ]] ||
-	fail "version \"$VERSION\": digits and dots, as 1.2.0; 1.2.0~rc1 is what comes before it"
 [ "$(id -u)" = 0 ] || fail "it mounts and makes namespaces: run it as root"
 if [ "${IMAGE_UNSHARED:-}" != yes ]; then
 	IMAGE_UNSHARED=yes exec unshare --mount --propagation private "$0" "$@"

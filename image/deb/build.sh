@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds the package: build.sh writes out/deb/catchment-edge_VERSION_amd64.deb.
 # Settings, all optional, by the environment (make deb NAME=value):
-#   VERSION      the version, else the text of image/VERSION
+#   VERSION      the version, else the text of image/VERSION; ../version.sh has its form
 #   OUT          folder: out/deb
 #   COMPRESSION  level of xz, 0 to 9: 6; tests take a faster one
 # One commit and one version give the same bytes, wherever and whenever they are
@@ -10,14 +10,13 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 src=$(cd "$here/../.." && pwd)
-version=${VERSION:-$(cat "$src/image/VERSION")}
 out=${OUT:-$src/out/deb}
 umask 022
 
 fail() { echo "deb: $*" >&2; exit 1; }
-[[ $version =~ ^[0-9]+(\.[0-9]+)*(-[a-z0-9.]+)?$ ]] || fail "version \"$version\": digits and dots, and a -suffix if need be, as 1.2.0 or 1.2.0-rc1"
-# What Debian has behind a dash is newer than without; behind a tilde it is older, as a release candidate is.
-debian=${version/-/\~}
+# What Debian has behind a dash is newer than without; behind a tilde it is older, as a
+# release candidate is.
+version=$("$src/image/version.sh" "${VERSION:-}") || fail "there is no such version"
 package=catchment-edge
 commit=$(git -C "$src" rev-parse HEAD 2>/dev/null) || commit=
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$src" log -1 --format=%ct 2>/dev/null)} ||
@@ -41,7 +40,7 @@ CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -buildvcs="$vcs" \
 
 # Modes come from here, not from the umask of whoever cloned.
 cp -R --no-preserve=mode "$src/image/units/host/." "$here/files/." "$root/"
-go run ./image/deb/manual -bin "$bin" -source "$src" -release "$debian" -date "$SOURCE_DATE_EPOCH" -out "$root/usr/share"
+go run ./image/deb/manual -bin "$bin" -source "$src" -release "$version" -date "$SOURCE_DATE_EPOCH" -out "$root/usr/share"
 mv "$root/usr/share/changelog" "$doc/changelog"
 install -m 0644 reference.yaml "$doc/reference.yaml"
 install -m 0644 "$here/copyright" "$doc/copyright"
@@ -68,10 +67,10 @@ done
 (cd "$root" && find usr etc -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 # What the files take in blocks of 1 KiB, and one for each folder (deb-substvars).
 size=$(find "$root/usr" "$root/etc" -printf '%y %s\n' | awk '{ n += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print n }')
-sed -e "s/@VERSION@/$debian/; s/@SIZE@/$size/" "$here/control/control" >"$root/DEBIAN/control"
+sed -e "s/@VERSION@/$version/; s/@SIZE@/$size/" "$here/control/control" >"$root/DEBIAN/control"
 
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
-deb=$out/${package}_${debian}_amd64.deb
+deb=$out/${package}_${version}_amd64.deb
 # One thread: how xz cuts its blocks depends on how many there are.
 dpkg-deb --root-owner-group --threads-max=1 -Zxz "-z${COMPRESSION:-6}" --build "$root" "$work/deb" >/dev/null
 mv "$work/deb" "$deb"

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	oldVersion = "1.2.0-rc1"
+	oldVersion = "1.2.0~rc1"
 	newVersion = "1.2.0"
 )
 
