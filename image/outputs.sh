@@ -7,7 +7,7 @@ mkdir -p "$result"
 # Nothing of one box alone, no secret: else it does not leave the build.
 mkdir -p "$work/scan/esp"
 tools fsck.erofs --extract=/build/scan/root /build/out/edge.root.raw >/dev/null
-start=$(tools sfdisk -d /build/out/edge.raw | sed -n '/name="edge-esp"/s/.*start= *\([0-9]*\),.*/\1/p')
+read -r start sectors < <(tools sfdisk -d /build/out/edge.raw | sed -n '/name="edge-esp"/s/.*start= *\([0-9]*\), size= *\([0-9]*\),.*/\1 \2/p')
 tools mcopy -s -n -i "/build/out/edge.raw@@$((start * 512))" ::/ /build/scan/esp/
 tools /build/bin/publish scan -root /build/scan/root -esp /build/scan/esp
 rm -rf "$work/scan"
@@ -16,7 +16,7 @@ mv "$work/out/edge.raw" "$result/$name.raw"
 mv "$work/out/edge.manifest" "$result/$name.manifest"
 tools qemu-img convert -f raw -O qcow2 -c -o compression_type=zstd "/build/result/$name.raw" "/build/result/$name.qcow2"
 tools /build/bin/publish payload -version "$VERSION" -profile "$profile" -commit "$commit" -time "$epoch" \
-	-uki /build/out/edge.efi -root /build/out/edge.root.raw -verity /build/out/edge.verity.raw \
+	-esp "$((sectors * 512))" -uki /build/out/edge.efi -root /build/out/edge.root.raw -verity /build/out/edge.verity.raw \
 	-key "$sign_key" -cert /build/keys/current.crt -out "/build/result/payload_$profile"
 tools /build/bin/publish sbom -name "$name" -commit "$commit" -time "$epoch" -packages "/build/result/$name.manifest" \
 	-out "/build/result/$name.spdx.json" /build/bin/{edged,edgebgp,edgeproxy,edgectl}

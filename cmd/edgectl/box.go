@@ -178,7 +178,9 @@ func openDisk() (*opened, error) {
 		return nil, err
 	}
 	out := &opened{running: d.Running}
-	for name, size := range map[string]*int64{d.Running.Other().VerityName(): &out.room.Verity, d.Running.Other().RootName(): &out.room.Root} {
+	for name, size := range map[string]*int64{
+		slot.ESPName: &out.room.ESP, d.Running.Other().VerityName(): &out.room.Verity, d.Running.Other().RootName(): &out.room.Root,
+	} {
 		if *size, err = d.PartitionSize(name); err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-const usage = `usage: publish payload -version V -profile P -uki FILE -root FILE -verity FILE -key KEY -cert FILE -out DIR [-commit C] [-time UNIX]
+const usage = `usage: publish payload -version V -profile P -uki FILE -root FILE -verity FILE -key KEY -cert FILE -out DIR [-esp BYTES] [-commit C] [-time UNIX]
        publish enrol -key KEY -cert FILE -next FILE -out DIR [-time UNIX]
        publish scan -root DIR -esp DIR
        publish sbom -name NAME -packages FILE -out FILE [-commit C] [-time UNIX] BINARY...

@@ -22,6 +22,7 @@ type payload struct {
 	uki, root, verity string // files; those of the partitions may be longer than what counts
 	key               key
 	certificate       string // PEM; that of the key
+	esp               int64  // size of the EFI partition of the disk image, in bytes; 0: there is none
 }
 
 func runPayload(args []string, stderr io.Writer) error {
@@ -33,6 +34,7 @@ func runPayload(args []string, stderr io.Writer) error {
 	set.StringVar(&p.uki, "uki", "", "the signed UKI")
 	set.StringVar(&p.root, "root", "", "the partition of the root")
 	set.StringVar(&p.verity, "verity", "", "the partition of its hashes")
+	set.Int64Var(&p.esp, "esp", 0, "the size of the EFI partition of the disk image, in bytes: it must have room for three UKIs")
 	k := set.String("key", "", "the key that signs")
 	set.StringVar(&p.certificate, "cert", "", "its certificate, PEM")
 	out := set.String("out", "", "the folder of the payload")
@@ -58,6 +60,9 @@ func (p *payload) write(dir string) error {
 	}
 	p.RootHash = area.Root.String()
 	if err := checkUKI(p.uki, &p.Manifest); err != nil {
+		return err
+	}
+	if err := checkESP(p.uki, p.esp); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -144,6 +149,19 @@ func checkUKI(name string, m *slot.Manifest) error {
 	defer func() { _ = f.Close() }()
 	if err := slot.CheckCommandLine(f, m); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// checkESP refuses a UKI that the EFI partition of new disks is too small for: their
+// boxes could not be upgraded some day.
+func checkESP(uki string, esp int64) error {
+	info, err := os.Stat(uki)
+	if err != nil {
+		return err
+	}
+	if least := slot.LeastESP(info.Size()); esp != 0 && esp < least {
+		return fmt.Errorf("%s has %s, and the EFI partition %s: at least %s are needed, three times as much and 64 MiB", uki, slot.Size(info.Size()), slot.Size(esp), slot.Size(least))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,7 +118,7 @@ func TestPayload(t *testing.T) {
 	dir, out := keys(t), t.TempDir()
 	p := built(t, "1.2.0-rc1")
 	args := []string{"payload", "-version", p.Version, "-profile", "cloud", "-commit", "c0ffee", "-time", "1700000000",
-		"-uki", p.uki, "-root", p.root, "-verity", p.verity, "-key", filepath.Join(dir, "current.key"), "-cert", filepath.Join(dir, "current.crt")}
+		"-esp", "536870912", "-uki", p.uki, "-root", p.root, "-verity", p.verity, "-key", filepath.Join(dir, "current.key"), "-cert", filepath.Join(dir, "current.crt")}
 	if err := run(append(args, "-out", out), io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +157,28 @@ func TestPayload(t *testing.T) {
 	}
 }
 
+// TestESPOfTheImage: each build is held to three times its UKI and 64 MiB; there is room
+// for one three times as large as that of real machines is now.
+func TestESPOfTheImage(t *testing.T) {
+	b, err := os.ReadFile("../mkosi/mkosi.repart/10-esp.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size int64
+	for line := range strings.Lines(string(b)) {
+		if mib, ok := strings.CutPrefix(line, "SizeMinBytes="); ok {
+			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(mib), "M"), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			size = n << 20
+		}
+	}
+	if least := slot.LeastESP(3 * 39 << 20); size < least {
+		t.Errorf("the EFI partition has %d bytes, want %d", size, least)
+	}
+}
+
 // asABoxDoes reads the manifest of a payload and checks who signed it.
 func asABoxDoes(t *testing.T, dir, certificate string) *slot.Manifest {
 	t.Helper()
@@ -190,11 +213,12 @@ func TestPayloadRefused(t *testing.T) {
 		"the UKI is sealed with \"roothash=0000": func(p *payload) error {
 			return os.WriteFile(p.uki, uki("roothash="+strings.Repeat("0", 64)+" edge.version=1.2.0"), 0o600)
 		},
-		"no verity superblock":   func(p *payload) error { return os.WriteFile(p.verity, make([]byte, 8192), 0o600) },
-		"want 1228800":           func(p *payload) error { return os.Truncate(p.root, 4096) },
-		"openssl dgst":           func(p *payload) error { p.key += "-gone"; return nil },
-		"is not that of the key": func(p *payload) error { p.certificate = filepath.Join(dir, "next.crt"); return nil },
-		"no such file":           func(p *payload) error { return os.Remove(p.uki) },
+		"no verity superblock":               func(p *payload) error { return os.WriteFile(p.verity, make([]byte, 8192), 0o600) },
+		"want 1228800":                       func(p *payload) error { return os.Truncate(p.root, 4096) },
+		"openssl dgst":                       func(p *payload) error { p.key += "-gone"; return nil },
+		"is not that of the key":             func(p *payload) error { p.certificate = filepath.Join(dir, "next.crt"); return nil },
+		"no such file":                       func(p *payload) error { return os.Remove(p.uki) },
+		"the EFI partition 64 MiB: at least": func(p *payload) error { p.esp = 64<<20 + 3*4096; return nil }, // it has a command line too
 	} {
 		p, out := built(t, "1.2.0"), t.TempDir()
 		p.key, p.certificate = key(filepath.Join(dir, "current.key")), filepath.Join(dir, "current.crt")

@@ -87,14 +87,15 @@ func FuzzParseManifest(f *testing.F) {
 
 func TestRoom(t *testing.T) {
 	m := &Manifest{Version: "2", Files: []File{{Part: Kernel, Size: 30 << 20}, {Part: Verity, Size: 8 << 20}, {Part: Root, Size: 700 << 20}}}
-	enough := Room{ESPFree: 31 << 20, Verity: 8 << 20, Root: 700 << 20}
+	enough := Room{ESP: 154 << 20, ESPFree: 31 << 20, Verity: 8 << 20, Root: 700 << 20}
 	if err := enough.Fits(m); err != nil {
 		t.Error(err)
 	}
 	for want, r := range map[string]Room{
-		"the EFI partition has free 30 MiB, and version 2 needs 31 MiB": {enough.ESPFree - 1, enough.Verity, enough.Root},
-		"the verity partition": {enough.ESPFree, enough.Verity - 1, enough.Root},
-		"the root partition":   {enough.ESPFree, enough.Verity, enough.Root - 1},
+		"the EFI partition has free 30 MiB, and version 2 needs 31 MiB": {enough.ESP, enough.ESPFree - 1, enough.Verity, enough.Root},
+		"the EFI partition has 153 MiB, and version 2 needs 154 MiB":    {enough.ESP - 1, enough.ESPFree, enough.Verity, enough.Root},
+		"the verity partition": {enough.ESP, enough.ESPFree, enough.Verity - 1, enough.Root},
+		"the root partition":   {enough.ESP, enough.ESPFree, enough.Verity, enough.Root - 1},
 	} {
 		if err := r.Fits(m); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
