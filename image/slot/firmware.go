@@ -93,7 +93,7 @@ func (f *Firmware) takes(program io.Reader, size int64) error {
 		return fmt.Errorf("read UKI: %w", err)
 	}
 	if f.forbidden.hasSum(digest) {
-		return errors.New("Secure Boot forbids its very sum (dbx)")
+		return errors.New("its very sum is one that Secure Boot forbids (dbx)")
 	}
 	if f.allowed.hasSum(digest) {
 		return nil
