@@ -135,28 +135,6 @@ func TestPendingOfNobody(t *testing.T) {
 	}
 }
 
-// TestGoodOfTheOtherSlot: however many versions a box has had, what the one before was
-// good with is remembered.
-func TestGoodOfTheOtherSlot(t *testing.T) {
-	b := newBox(t)
-	b.boot(goodTree(t))
-	for i := 1; i < 30; i++ {
-		b.version = fmt.Sprintf("1.%d.0", i)
-		if i == 15 { // a way back by hand, and forth again
-			b.version = "1.2.0"
-		}
-		before := b.store().State().Good
-		last := fmt.Sprintf("1.%d.0", i-1)
-		if err := b.store().ConfirmBoot(); err != nil {
-			t.Fatal(err)
-		}
-		good := b.store().State().Good
-		if len(good) > maxGood || good[b.version] != 1 || before[last] != 0 && good[last] == 0 {
-			t.Fatalf("%s after %s: %v", b.version, last, good)
-		}
-	}
-}
-
 // TestFileAndFolder: a bundle may have a file and a folder of one name.
 func TestFileAndFolder(t *testing.T) {
 	good := goodTree(t).with(map[string]string{"secrets/a": "x", "secrets/a/b": "y"})

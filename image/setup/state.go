@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/catchment-dev/edge/image/slot"
 )
 
 // State is what the store remembers beside the generations. Keys that another
@@ -27,6 +24,9 @@ type State struct {
 	// Good has, of each version of the product, the generation that it was last
 	// seen good with: confirmed by a person, or by a good boot.
 	Good map[string]int `json:"good,omitempty"`
+	// Recent are the versions of Good by when they were last seen good, the latest
+	// at the end.
+	Recent []string `json:"recent,omitempty"`
 	// Reverted is the last change that was taken back.
 	Reverted *Reverted `json:"reverted,omitempty"`
 }
@@ -39,8 +39,32 @@ type Reverted struct {
 	Time   time.Time `json:"time"`
 }
 
-// maxGood bounds State.Good: the two slots, and the one before.
+// maxGood bounds State.Good: the two slots, and what may come back by a downgrade.
 const maxGood = 4
+
+// seenGood remembers that version was good with generation n now. What goes then is
+// the version that was good the longest ago: never the one of the other slot, which
+// is the last that was good before this one, whatever the order of their numbers.
+func (st *State) seenGood(version string, n int) {
+	order := slices.DeleteFunc(slices.Clone(st.Recent), func(v string) bool {
+		_, known := st.Good[v]
+		return v == version || !known
+	})
+	// Those of a file that a version without Recent has written come first.
+	var without []string
+	for v := range st.Good {
+		if v != version && !slices.Contains(order, v) {
+			without = append(without, v)
+		}
+	}
+	slices.Sort(without)
+	st.Good[version] = n
+	st.Recent = append(append(without, order...), version)
+	for len(st.Recent) > maxGood {
+		delete(st.Good, st.Recent[0])
+		st.Recent = st.Recent[1:]
+	}
+}
 
 // Pending is a change that is not confirmed. It is on the disk before anything
 // is applied, and as long as it is there the change can be taken back by
@@ -98,18 +122,8 @@ func (s *Store) State() State {
 
 func (s *Store) setState(st State) error {
 	st.Format = format
-	for len(st.Good) > maxGood {
-		delete(st.Good, s.oldestGood(st.Good))
-	}
 	s.o.step("write state")
 	return writeJSON(filepath.Join(s.o.Dir, stateFile), st)
-}
-
-// oldestGood is the version that nobody comes back to: of the others than this one
-// that with the oldest generation, and of those the oldest version.
-func (s *Store) oldestGood(good map[string]int) string {
-	others := slices.DeleteFunc(sortedKeys(good), func(v string) bool { return v == s.o.Version })
-	return slices.MinFunc(others, func(a, b string) int { return cmp.Or(cmp.Compare(good[a], good[b]), slot.Compare(a, b)) })
 }
 
 // Taken remembers the digest of what was taken from a source.
@@ -196,8 +210,8 @@ func (s *Store) Confirm() (int, error) {
 		return 0, err
 	}
 	st := s.State()
-	if st.Good[s.o.Version] != n {
-		st.Good[s.o.Version] = n
+	if last := len(st.Recent) - 1; st.Good[s.o.Version] != n || last < 0 || st.Recent[last] != s.o.Version {
+		st.seenGood(s.o.Version, n)
 		if err := s.setState(st); err != nil {
 			return 0, err
 		}
