@@ -33,9 +33,9 @@ func (o *options) applianceConfirmCommand(open func() (*configs, error)) *cobra.
 // guard waits for the end of the pending change, and takes it back if that is
 // its end. It returns what has happened, for the log.
 func (c *configs) guard(ctx context.Context) (string, error) {
-	p, err := c.store.Pending()
+	p, err := c.pending(ctx)
 	if err != nil {
-		return "", err
+		return c.guardUnreadable(ctx, err)
 	}
 	if p == nil {
 		return "no change waits to be confirmed\n", nil
@@ -54,6 +54,43 @@ func (c *configs) guard(ctx context.Context) (string, error) {
 	return c.guardBack(ctx, *p, reason)
 }
 
+// pending reads the change that waits. An error may be of the moment.
+func (c *configs) pending(ctx context.Context) (*setup.Pending, error) {
+	for try := 1; ; try++ {
+		p, err := c.store.Pending()
+		if err == nil || try == backTries || !pause(ctx, backEvery) {
+			return p, err
+		}
+	}
+}
+
+// guardUnreadable is the way back from a change of which nothing is known any more,
+// but that nobody can have confirmed it: to what this version was last good with.
+func (c *configs) guardUnreadable(ctx context.Context, why error) (string, error) {
+	if ctx.Err() != nil {
+		return "", why // edge-confirm.path starts the next one
+	}
+	unlock, err := c.lockWithin(ctx, time.Minute)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if p, err := c.store.Pending(); err == nil {
+		return "", fmt.Errorf("%w; it can be read again: %t", why, p != nil) // the next one goes by it
+	}
+	now, err := c.store.Current()
+	if err != nil {
+		return "", err
+	}
+	good := c.store.LastGood()
+	if good == 0 || good == now {
+		// There is nothing to go back to, or it is in force.
+		return fmt.Sprintf("generation %d stays: %v, and there is no other that was good\n", now, why), c.store.SetPending(nil)
+	}
+	p := setup.Pending{From: good, To: now, BootID: c.bootID}
+	return c.walkBack(ctx, p, fmt.Sprintf("nobody can confirm it: %v", why))
+}
+
 // rules are those of a change. A guard that was started again has what is left
 // of the time; a clock that was set does not give it more than there was.
 func (c *configs) rules(p setup.Pending) confirm.Rules {
@@ -70,7 +107,7 @@ func (c *configs) facts(ctx context.Context, p setup.Pending) confirm.Facts {
 }
 
 // How often the way back is tried by one process, and how long after each other.
-// systemd gives a service up that fails sooner and oftener.
+// After that systemd starts the next process, without end (edge-confirm.service).
 const (
 	backTries = 12
 	backEvery = 5 * time.Second
@@ -84,23 +121,26 @@ func (c *configs) guardBack(ctx context.Context, p setup.Pending, reason string)
 		return "", err
 	}
 	defer unlock()
-	now, err := c.store.Pending()
-	if err != nil {
-		return "", err
-	}
-	if now == nil || now.To != p.To {
+	// If it cannot be read any more, nobody has confirmed it.
+	if now, err := c.store.Pending(); err == nil && (now == nil || now.To != p.To) {
 		return fmt.Sprintf("the change to generation %d does not wait any more\n", p.To), nil
 	}
-	var out changed
+	return c.walkBack(ctx, p, reason)
+}
+
+// walkBack tries for a minute; systemd starts the next process after that. The lock
+// is held.
+func (c *configs) walkBack(ctx context.Context, p setup.Pending, reason string) (out string, err error) {
+	var done changed
 	for try := 1; ; try++ {
-		if out, err = c.takeBack(context.WithoutCancel(ctx), p, reason); err == nil {
+		if done, err = c.takeBack(context.WithoutCancel(ctx), p, reason); err == nil {
 			break
 		}
 		if try == backTries || !pause(ctx, backEvery) {
 			return "", fmt.Errorf("take generation %d back (%s): %w", p.To, reason, err)
 		}
 	}
-	return fmt.Sprintf("generation %d was taken back: %s\n%s", p.To, line(reason), out.text()), nil
+	return fmt.Sprintf("generation %d was taken back: %s\n%s", p.To, line(reason), done.text()), nil
 }
 
 // lockWithin waits for the lock: a command that applies something holds it.

@@ -86,6 +86,7 @@ func folder(t *testing.T, tree setup.Tree) string {
 // fakeLive is a running box that goes by whatever it is told.
 type fakeLive struct {
 	t     *testing.T
+	dir   string
 	store *setup.Store
 	told  []string
 	facts confirm.Facts
@@ -129,7 +130,7 @@ func openFake(t *testing.T, dir, file string) (*configs, *fakeLive) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	live := &fakeLive{t: t, store: s, facts: confirm.Facts{Edged: true, Established: []string{"r-a", "r-b", "gone"}, SSH: []string{sshAt}}}
+	live := &fakeLive{t: t, dir: dir, store: s, facts: confirm.Facts{Edged: true, Established: []string{"r-a", "r-b", "gone"}, SSH: []string{sshAt}}}
 	return &configs{store: s, live: live, logins: func() []string { return []string{sshAt} }, bootID: "boot-a", now: time.Now,
 		sources: func() (setup.Tree, string, setup.Problems, bool) { return nil, "", nil, false }}, live
 }
@@ -348,6 +349,12 @@ func TestConfigGuard(t *testing.T) {
 		}, "the BGP session with r-b was lost", 30 * time.Second, 1},
 		"ssh is lost":  {0, func(_ *testing.T, _ *configs, live *fakeLive) { live.facts.SSH = nil }, "sshd has not answered on 10.0.0.1:22", 10 * time.Second, 1},
 		"another boot": {0, func(_ *testing.T, c *configs, _ *fakeLive) { c.bootID = "boot-b" }, "the box was restarted", 0, 1},
+		"its file is damaged": {10 * time.Second, func(t *testing.T, _ *configs, live *fakeLive) {
+			damagePending(t, live)
+		}, "nobody has confirmed it", 120 * time.Second, 1},
+		"its file is damaged first": {0, func(t *testing.T, _ *configs, live *fakeLive) {
+			damagePending(t, live)
+		}, "nobody can confirm it: read pending change", (backTries - 1) * backEvery, 1},
 		"taken back by hand": {10 * time.Second, func(t *testing.T, c *configs, _ *fakeLive) {
 			wantRun(t, c, exitOK, "", "revert")
 		}, "does not wait any more", 11 * time.Second, 1},
@@ -383,6 +390,29 @@ func TestConfigGuard(t *testing.T) {
 			})
 		})
 	}
+}
+
+// damagePending is what a broken disk may leave of a change that waits.
+func damagePending(t *testing.T, live *fakeLive) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(live.dir, "pending.json"), []byte("{"), 0o600); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConfigGuardDamaged: of a first change there is nothing to go back to.
+func TestConfigGuardDamaged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, live := newConfigs(t)
+		wantRun(t, c, exitOK, "", "apply", folder(t, configTree(t, 3)), "--confirm-within", "120s")
+		damagePending(t, live)
+		if text, err := c.guard(t.Context()); err != nil || !strings.Contains(text, "generation 1 stays") {
+			t.Errorf("%s %v", text, err)
+		}
+		if p, err := c.store.Pending(); p != nil || err != nil {
+			t.Errorf("pending: %+v %v", p, err)
+		}
+	})
 }
 
 // TestConfigGuardAgain: a guard that was killed, or that failed, is followed by

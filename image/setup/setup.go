@@ -139,7 +139,11 @@ func (b *boot) settle() {
 	p, err := s.Pending()
 	if err != nil { // half a file is no reason to stay down
 		b.note("%v: it is forgotten", err)
-		err = s.SetPending(nil)
+		p, err = nil, s.SetPending(nil)
+		// Nobody has confirmed what it was about.
+		if cur, curErr := s.Current(); curErr == nil && s.LastGood() != 0 && s.LastGood() != cur {
+			p = &Pending{From: s.LastGood(), To: cur}
+		}
 	}
 	if err == nil && p != nil && p.BootID != b.o.BootID {
 		err = b.takeBack(*p, "the box was restarted before anybody had confirmed it")

@@ -222,6 +222,9 @@ func (s *Store) Confirm() (int, error) {
 // Good says whether generation n was confirmed under this version.
 func (s *Store) Good(n int) bool { return s.State().Good[s.o.Version] == n }
 
+// LastGood is the generation that this version was last seen good with; 0: none.
+func (s *Store) LastGood() int { return s.State().Good[s.o.Version] }
+
 // ConfirmBoot is Confirm for a boot that was judged good: a change that waits
 // for a person goes on waiting.
 func (s *Store) ConfirmBoot() error {
