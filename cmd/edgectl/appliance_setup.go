@@ -120,8 +120,8 @@ func (o *options) openConfigs() (*configs, error) {
 	return &configs{
 		store: s,
 		live:  &runningBox{o: o, place: thisPlace(), plain: s.Plain(), version: imageVersion(), run: execSystem},
-		sources: func() (setup.Tree, string, setup.Problems, bool) {
-			return setup.Gather(credentialFolders(), volume.Box{Sys: "/sys", Dev: "/dev"})
+		sources: func() setup.Found {
+			return thisPlace().Gather(credentialFolders(), volume.Box{Sys: "/sys", Dev: "/dev"})
 		},
 		logins: func() []string { return sshLogins(os.Getenv("SSH_CONNECTION")) },
 		bootID: bootID(), now: o.now,

@@ -23,7 +23,7 @@ type configs struct {
 	store *setup.Store
 	live  liveConfig
 	// sources reads what the box was given at its boot.
-	sources func() (t setup.Tree, name string, problems setup.Problems, ok bool)
+	sources func() setup.Found
 	// logins are the addresses of this box by which somebody is logged in.
 	logins func() []string
 	bootID string
@@ -190,6 +190,7 @@ type applyOrder struct {
 	// source is its name for people; boot says that it came from the sources of
 	// the boot, which must not be taken again at the next one.
 	source      string
+	notes       []string
 	boot, whole bool
 	within      time.Duration
 }
@@ -197,14 +198,14 @@ type applyOrder struct {
 // read reads what the arguments name.
 func (in *applyOrder) read(c *configs, args []string) error {
 	if len(args) == 0 {
-		t, name, problems, ok := c.sources()
+		f := c.sources()
 		switch {
-		case !ok:
-			return errors.New("no source of this box holds a configuration: name a folder or a file")
-		case len(problems) > 0:
-			return problems
+		case !f.OK:
+			return fmt.Errorf("no source of this box holds a configuration: name a folder or a file%s", bullets(f.Notes))
+		case len(f.Problems) > 0:
+			return f.Problems
 		}
-		in.tree, in.source, in.boot, in.whole = t, name, true, true
+		in.tree, in.source, in.notes, in.boot, in.whole = f.Tree, f.Name, f.Notes, true, true
 		return nil
 	}
 	in.source = args[0]

@@ -33,8 +33,9 @@ func (c *configs) apply(ctx context.Context, in applyOrder) (out changed, err er
 		return out, err
 	}
 	m := move{from: from, to: state{source: in.source, tree: in.tree}}
+	out.Notes = in.notes
 	if !in.whole {
-		out.Notes = m.keepParts()
+		out.Notes = append(out.Notes, m.keepParts()...)
 	}
 	var problems setup.Problems
 	if m.to.config, problems = c.check(m.to.tree); len(problems) > 0 {

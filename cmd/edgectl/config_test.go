@@ -132,7 +132,9 @@ func openFake(t *testing.T, dir, file string) (*configs, *fakeLive) {
 	}
 	live := &fakeLive{t: t, dir: dir, store: s, facts: confirm.Facts{Edged: true, Established: []string{"r-a", "r-b", "gone"}, SSH: []string{sshAt}}}
 	return &configs{store: s, live: live, logins: func() []string { return []string{sshAt} }, bootID: "boot-a", now: time.Now,
-		sources: func() (setup.Tree, string, setup.Problems, bool) { return nil, "", nil, false }}, live
+		sources: func() setup.Found {
+			return setup.Found{Notes: []string{"credentials of the EFI partition: device busy"}}
+		}}, live
 }
 
 // onConfig runs a command line of edgectl config on a box.
@@ -275,16 +277,19 @@ func (noGuard) Guard(context.Context) error { return errors.New("no systemd") }
 // next boot, even if it had to be taken back.
 func TestConfigSources(t *testing.T) {
 	c, _ := newConfigs(t)
+	wantRun(t, c, exitRefused, "no source of this box holds a configuration: name a folder or a file\n  credentials of the EFI partition: device busy", "apply")
 	wantRun(t, c, exitOK, "", "apply", folder(t, configTree(t, 3)))
 	tree := configTree(t, 4)
-	c.sources = func() (setup.Tree, string, setup.Problems, bool) { return tree, "volume EDGECFG on vdb", nil, true }
-	wantRun(t, c, exitOK, "generation 2", "apply", "--confirm-within", "60s")
+	c.sources = func() setup.Found {
+		return setup.Found{OK: true, Tree: tree, Name: "volume EDGECFG on vdb", Notes: []string{"something of the source"}}
+	}
+	wantRun(t, c, exitOK, "something of the source", "apply", "--confirm-within", "60s")
 	wantRun(t, c, exitOK, "generation 1", "revert")
 	if c.store.State().Taken != tree.Digest() {
 		t.Error("the next boot takes it again")
 	}
-	c.sources = func() (setup.Tree, string, setup.Problems, bool) {
-		return tree, "volume", setup.Problems{{File: "volume", Message: "several"}}, true
+	c.sources = func() setup.Found {
+		return setup.Found{OK: true, Tree: tree, Name: "volume", Problems: setup.Problems{{File: "volume", Message: "several"}}}
 	}
 	wantRun(t, c, exitRefused, "volume: several", "apply")
 }

@@ -293,13 +293,53 @@ func TestSourcesInOrder(t *testing.T) {
 	}
 	b.want(b.with(all), OK, 2, "generation 2 was made from credentials")
 	// The EFI partition: after what systemd has taken from it, and decrypted.
+	reboot := func() Result {
+		t.Helper()
+		if err := os.RemoveAll(b.place.Run); err != nil {
+			t.Fatal(err)
+		}
+		return b.with(all)
+	}
 	esp := writeTree(t, t.TempDir(), Tree{"loader/credentials/edge.hostname.cred": []byte("e\n"), "loader/credentials/edge.bundle.cred": []byte("encrypted"), "loader/credentials/other": nil})
 	all[espLabel] = map[string]string{"vda1": esp}
-	b.want(b.with(all), OK, 3, "generation 3 was made from credentials")
+	b.want(reboot(), OK, 3, "generation 3 was made from credentials")
 	b.creds = nil
-	b.want(b.with(all), OK, 3, "credentials: credential edge.bundle: it is not a whole tar")
+	b.want(reboot(), OK, 3, "credentials: credential edge.bundle: it is not a whole tar")
 	all[espLabel]["vda1"] = ""
-	b.want(b.with(all), OK, 4, "credentials of the EFI partition: input/output error")
+	b.want(reboot(), OK, 4, "credentials of the EFI partition: input/output error")
+}
+
+// TestWrittenToTheESP: on a box that runs, what lies on the EFI partition now is newer
+// than what systemd was given of it; what came in another way still counts.
+func TestWrittenToTheESP(t *testing.T) {
+	good := goodTree(t)
+	loader := func(files Tree) string {
+		out := Tree{}
+		for name, content := range files {
+			out["loader/credentials/"+name+".cred"] = content
+		}
+		return writeTree(t, t.TempDir(), out)
+	}
+	first := Tree{"edge.bundle": pack(t, good), "edge.hostname": []byte("old\n")}
+	b := newBox(t)
+	b.creds = []string{writeTree(t, t.TempDir(), first.with(map[string]string{"edge.password": string(good["password"])}))}
+	b.want(b.with(volumes{espLabel: {"vda1": loader(first)}}), OK, 1, "generation 1 was made from credentials")
+
+	gather := func(v volumes) Found { return b.place.Gather(b.creds, v) }
+	next := good.with(map[string]string{"hostname": "new\n"}, "password")
+	f := gather(volumes{espLabel: {"vda1": loader(Tree{"edge.bundle": pack(t, next)})}})
+	if want := next.with(map[string]string{"password": string(good["password"])}); !f.OK || len(f.Problems) > 0 || f.Tree.Digest() != want.Digest() {
+		t.Errorf("%v %v, host name %q", f.OK, f.Problems, f.Tree["hostname"])
+	}
+	if f := gather(volumes{espLabel: {"vda1": ""}}); !f.OK || string(f.Tree["hostname"]) != "old\n" || len(f.Notes) != 1 {
+		t.Errorf("the partition cannot be read: %v %v, host name %q", f.OK, f.Notes, f.Tree["hostname"])
+	}
+	b.creds = nil
+	if f := gather(volumes{espLabel: {"vda1": ""}}); f.OK || len(f.Notes) != 1 {
+		t.Errorf("nothing can be read: %+v", f)
+	}
+	// And so in a setup that is run again.
+	b.want(b.with(volumes{espLabel: {"vda1": loader(Tree{"edge.bundle": pack(t, next)})}}), OK, 2, "generation 2 was made from credentials")
 }
 
 func TestPendingAtBoot(t *testing.T) {

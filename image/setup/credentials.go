@@ -4,29 +4,50 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
 	"strings"
 )
 
-// credentials reads the systemd credentials of a box in dirs: what a unit was
-// given ($CREDENTIALS_DIRECTORY), then what the system was; and in esp ("": none)
-// what lies on the EFI partition for systemd-stub. One that is in two of them is
-// taken from the first. ok is false if there is none of ours.
-func credentials(dirs []string, esp string) (tree Tree, problems Problems, ok bool, err error) {
-	found := map[string][]byte{}
-	for _, dir := range dirs {
-		err = errors.Join(err, readCredentials(dir, "", found))
+// given is where the systemd credentials of a box are.
+type given struct {
+	// dirs are what a unit was given ($CREDENTIALS_DIRECTORY), then what the system
+	// was; esp is the folder of the EFI partition for systemd-stub ("": none).
+	dirs []string
+	esp  string
+	// later says that this is not the first look of the boot: the partition may have
+	// been written to since, and what the system was given of it (booted, names) is old.
+	later  bool
+	booted []string
+}
+
+// read returns the credentials edge.* by name. One that is in two places is taken
+// from the first of them. onESP are the names on the EFI partition.
+func (g given) read() (found map[string][]byte, onESP []string, err error) {
+	esp, system := map[string][]byte{}, map[string][]byte{}
+	for _, dir := range g.dirs {
+		err = errors.Join(err, readCredentials(dir, "", system))
 	}
-	if esp != "" {
-		err = errors.Join(err, readCredentials(esp, ".cred", found))
+	if g.esp != "" {
+		err = errors.Join(err, readCredentials(g.esp, ".cred", esp))
 	}
-	if err != nil {
-		return nil, nil, true, err
+	onESP = sortedKeys(esp)
+	if !g.later || g.esp == "" {
+		maps.Copy(esp, system)
+		return esp, onESP, err
 	}
+	maps.DeleteFunc(system, func(name string, _ []byte) bool { return slices.Contains(g.booted, name) })
+	maps.Copy(system, esp)
+	return system, onESP, err
+}
+
+// credentials makes a tree of the credentials that were found. ok is false if there
+// is none of ours.
+func credentials(found map[string][]byte) (tree Tree, problems Problems, ok bool) {
 	if len(found) == 0 {
-		return nil, nil, false, nil
+		return nil, nil, false
 	}
 	single, bundle := newBuilder(), newBuilder()
 	for _, name := range sortedKeys(found) {
@@ -44,7 +65,7 @@ func credentials(dirs []string, esp string) (tree Tree, problems Problems, ok bo
 	for name, content := range single.tree {
 		bundle.tree[name] = content
 	}
-	return bundle.tree, slices.Concat(bundle.problems, single.problems), true, nil
+	return bundle.tree, slices.Concat(bundle.problems, single.problems), true
 }
 
 // credentialPlace is where the content of a credential stands in a tree.

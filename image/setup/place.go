@@ -39,6 +39,7 @@ const (
 	issueFile  = "issue.d/edge-setup.issue"
 	loginFile  = "systemd/system/serial-getty@.service.d/edge-rescue.conf"
 	placedFile = ownDir + "/network-files"
+	bootedFile = ownDir + "/esp-credentials"
 	shadowFile = ownDir + "/shadow"
 	okFile     = ownDir + "/ok"
 	resultFile = ownDir + "/result.json"

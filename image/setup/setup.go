@@ -72,9 +72,12 @@ func Boot(o Options) (Result, error) {
 	b := &boot{o: o, result: Result{Format: format, Version: o.Version, Errors: []string{}}}
 	var found source
 	b.attempt("read the sources", func() {
-		found = gather(o.Credentials, o.Volumes)
+		found = gather(o.Place.given(o.Credentials), o.Volumes)
 		b.letIn(found.tree)
 	})
+	if err := o.Place.remember(found); err != nil {
+		b.note("%v", err)
+	}
 	b.result.Notes = append(b.result.Notes, found.notes...)
 	if o.Store == nil {
 		b.fail("the box has no disk for its configuration: %s", o.NoStore)

@@ -2,6 +2,7 @@ package setup
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +28,8 @@ type source struct {
 	tree     Tree
 	problems Problems
 	notes    []string
+	// onESP are the names of the credentials on the EFI partition.
+	onESP []string
 }
 
 // The labels of volumes. EDGECFG has the files of a configuration, cidata those
@@ -38,8 +41,8 @@ const (
 
 // gather returns the first source that holds anything. Sources are not mixed:
 // half of one box's configuration and half of another's would be nobody's.
-func gather(dirs []string, volumes Volumes) source {
-	found := ofCredentials(dirs, volumes)
+func gather(g given, volumes Volumes) source {
+	found := ofCredentials(g, volumes)
 	if found.ok {
 		return found
 	}
@@ -64,21 +67,21 @@ func gather(dirs []string, volumes Volumes) source {
 
 // ofCredentials reads all credentials. An EFI partition that cannot be read, on a
 // box that was booted from it, is no reason to do without the others.
-func ofCredentials(dirs []string, volumes Volumes) source {
+func ofCredentials(g given, volumes Volumes) source {
 	s := source{name: "credentials"}
-	esp := ""
 	if device, ok := volumes.ESP(); ok {
 		dir, done, err := volumes.Open(device)
 		if err != nil {
 			s.notes = []string{fmt.Sprintf("credentials of the EFI partition: %v", err)}
 		} else {
 			defer done()
-			esp = filepath.Join(dir, "loader/credentials")
+			g.esp = filepath.Join(dir, "loader/credentials")
 		}
 	}
-	var err error
-	s.tree, s.problems, s.ok, err = credentials(dirs, esp)
-	if err != nil {
+	all, onESP, err := g.read()
+	s.onESP = onESP
+	if s.tree, s.problems, s.ok = credentials(all); err != nil {
+		s.ok = true
 		s.problems.at("", "", "%v", err)
 	}
 	return s
@@ -126,9 +129,37 @@ func readVolume(volumes Volumes, device string, s *source, read func(*source, st
 	return read(s, dir)
 }
 
+// Found is what the sources of a box hold.
+type Found struct {
+	// OK is false if none of them holds anything; Notes may say why.
+	OK bool
+	// Name is what people call the source.
+	Name     string
+	Tree     Tree
+	Problems Problems
+	Notes    []string
+}
+
 // Gather reads the sources of a running box, for `edgectl config apply` without a
-// folder. ok is false if none holds anything.
-func Gather(dirs []string, volumes Volumes) (t Tree, name string, problems Problems, ok bool) {
-	s := gather(dirs, volumes)
-	return s.tree, s.name, s.problems, s.ok
+// folder.
+func (p Place) Gather(dirs []string, volumes Volumes) Found {
+	s := gather(p.given(dirs), volumes)
+	return Found{s.ok, s.name, s.tree, s.problems, s.notes}
+}
+
+// given is where credentials are at this moment of the boot.
+func (p Place) given(dirs []string) given {
+	g := given{dirs: dirs}
+	b, err := os.ReadFile(filepath.Join(p.Run, bootedFile))
+	g.later, g.booted = err == nil, strings.Fields(string(b))
+	return g
+}
+
+// remember keeps, at the first look of a boot, the names of the credentials that
+// the system has been given of the EFI partition.
+func (p Place) remember(s source) error {
+	if _, err := os.Stat(filepath.Join(p.Run, bootedFile)); err == nil {
+		return nil
+	}
+	return p.file(bootedFile, []byte(strings.Join(s.onESP, "\n")), access{mode: 0o644})
 }

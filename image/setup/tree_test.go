@@ -236,7 +236,12 @@ func TestCredentials(t *testing.T) {
 	}
 	write(dir, "ssh.authorized_keys.root", []byte("not ours"))
 	write(second, "edge.hostname", []byte("shadowed"))
-	got, problems, ok, err := credentials([]string{"/nowhere", dir, second}, "/nowhere")
+	read := func(esp string, dirs ...string) (Tree, Problems, bool, error) {
+		found, _, err := given{dirs: dirs, esp: esp}.read()
+		got, problems, ok := credentials(found)
+		return got, problems, ok, err
+	}
+	got, problems, ok, err := read("/nowhere", "/nowhere", dir, second)
 	if err != nil || !ok || len(problems) > 0 {
 		t.Fatal(ok, err, problems)
 	}
@@ -245,14 +250,14 @@ func TestCredentials(t *testing.T) {
 	}
 	write(second, "edge.bundle", pack(t, Tree{"hostname": []byte("of the fleet\n"), "secrets/more": []byte("x")}))
 	write(second, "edge.secrets.typo", nil)
-	got, problems, _, err = credentials([]string{dir, second}, "")
+	got, problems, _, err = read("", dir, second)
 	if err != nil || string(got["hostname"]) != string(want["hostname"]) || string(got["secrets/more"]) != "x" {
 		t.Errorf("a bundle beside: %q %v", got.names(), err)
 	}
 	if !strings.Contains(problems.Error(), "credential edge.secrets.typo: nothing is known by this name") {
 		t.Errorf("problems: %s", problems.Error())
 	}
-	if _, _, ok, err := credentials([]string{t.TempDir()}, ""); ok || err != nil {
+	if _, _, ok, err := read("", t.TempDir()); ok || err != nil {
 		t.Errorf("an empty folder: %v %v", ok, err)
 	}
 }

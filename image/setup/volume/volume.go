@@ -116,16 +116,26 @@ func (b Box) Open(name string) (dir string, done func(), err error) {
 	return fmt.Sprintf("/proc/self/fd/%d", f.Fd()), func() { f.Close() }, nil
 }
 
-// mount returns the root of a file system that is mounted nowhere: it goes with
-// the descriptor, also when the process is killed.
+// mount returns the root of a file system in a mount that has no place: it goes with
+// the descriptor, also when the process is killed. The kernel has one state for all
+// mounts of a device, so where it is mounted for writing already, as the EFI
+// partition may be, only this mount is read-only.
 func mount(device, kind string) (*os.File, error) {
+	f, err := mountAs(device, kind, true)
+	if errors.Is(err, unix.EBUSY) {
+		return mountAs(device, kind, false)
+	}
+	return f, err
+}
+
+func mountAs(device, kind string, readOnly bool) (*os.File, error) {
 	ctx, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("prepare file system %s: %w", kind, err)
 	}
 	defer unix.Close(ctx)
 	err = unix.FsconfigSetString(ctx, "source", device)
-	if err == nil {
+	if err == nil && readOnly {
 		err = unix.FsconfigSetFlag(ctx, "ro")
 	}
 	if err == nil {

@@ -226,6 +226,44 @@ func TestMount(t *testing.T) {
 	unix.Close(fd)
 }
 
+// TestMountInUse: somebody has the device mounted for writing, as the automount of
+// the EFI partition has; ext4 stands for FAT, whose module not every box has.
+func TestMountInUse(t *testing.T) {
+	img, at := filepath.Join(t.TempDir(), "img"), t.TempDir()
+	if err := os.WriteFile(img, make([]byte, 8<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mkfs.ext4", "-q", img)
+	loop := strings.TrimSpace(run(t, "losetup", "--find", "--show", img))
+	defer func() { run(t, "losetup", "-d", loop) }()
+	if err := unix.Mount(loop, at, "ext4", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := os.WriteFile(filepath.Join(at, "new"), []byte("just written"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := mount(loop, "ext4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	dir := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+	if b, err := os.ReadFile(filepath.Join(dir, "new")); err != nil || string(b) != "just written" {
+		t.Errorf("read %q: %v", b, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "other"), nil, 0o644); err == nil {
+		t.Error("the volume was written to")
+	}
+	if err := os.WriteFile(filepath.Join(at, "other"), nil, 0o644); err != nil {
+		t.Errorf("the other mount cannot be written to any more: %v", err)
+	}
+}
+
 func TestMountRefuses(t *testing.T) {
 	if f, err := mount("/dev/null", "erofs"); err == nil {
 		f.Close()
