@@ -185,7 +185,11 @@ func ownerOf(name, group string) (uid, gid int) {
 }
 
 func thisPlace() setup.Place {
-	return setup.Place{Run: "/run", Etc: "/etc", Sys: "/sys", System: hostSystem{}, Owner: ownerOf}
+	p := setup.Place{Run: "/run", Etc: "/etc", Sys: "/sys", System: hostSystem{}, Owner: ownerOf}
+	if stat, err := os.ReadFile("/proc/self/stat"); err == nil {
+		p.Terminal = setup.TerminalOf(stat, p.Sys)
+	}
+	return p
 }
 
 // execSystem runs a program of the system; its error has what it said.
@@ -220,7 +224,7 @@ func (hostSystem) Hostname(name string) error {
 // shadowMount has a file stand in place of /etc/shadow.
 const shadowMount = `# Made by edge-setup: the password of the configuration.
 [Unit]
-Description=Password of root on the serial console
+Description=Password of root on the consoles
 [Mount]
 What=%s
 Where=/etc/shadow
@@ -248,8 +252,11 @@ func (h hostSystem) Shadow(file string) error {
 }
 
 // ReloadUnits implements setup.System.
-func (hostSystem) ReloadUnits() error {
+func (hostSystem) ReloadUnits(again ...string) error {
 	_, err := execSystem(context.Background(), "systemctl", "daemon-reload")
+	if err == nil && len(again) > 0 {
+		_, err = execSystem(context.Background(), "systemctl", append([]string{"try-restart", "--no-block"}, again...)...)
+	}
 	return err
 }
 

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge"
 )
@@ -79,5 +83,73 @@ func TestApplianceWatch(t *testing.T) {
 	got := strings.Split(strings.TrimSpace(out.b.String()), "\n")
 	if len(got) != 2 || got[0] != "edge: announcing 198.51.100.0/24" || !strings.HasPrefix(got[1], "edge: ") || strings.Contains(got[1], "announcing") {
 		t.Errorf("%q", got)
+	}
+}
+
+// pty makes a terminal; what is written to the path comes out of the file.
+func pty(t *testing.T) (out *os.File, path string) {
+	t.Helper()
+	out, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { out.Close() })
+	if err := unix.IoctlSetPointerInt(int(out.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(out.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out, fmt.Sprintf("/dev/pts/%d", n)
+}
+
+// TestTerminals: each line is on every terminal but the one that has it already, and
+// one that takes nothing holds nobody up.
+func TestTerminals(t *testing.T) {
+	dir := t.TempDir()
+	tt := terminals{sys: filepath.Join(dir, "sys"), dev: dir, busy: map[string]chan struct{}{}}
+	write := func(name, text string) {
+		full := filepath.Join(tt.sys, "class/tty", name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("console/active", "tty0 ttyS0\n")
+	write("tty1/dev", "4:1\n")
+	for name, kind := range map[string]string{"ttyS0": "4", "ttyS1": "4", "ttyS2": "0", "ttyS10": "4"} {
+		write(name+"/type", kind+"\n")
+	}
+	if got := strings.Join(tt.others(), " "); got != "tty1 ttyS1 ttyS10" {
+		t.Errorf("terminals %s", got)
+	}
+	write("console/active", "tty0\n")
+	if got := strings.Join(tt.others(), " "); got != "ttyS0 ttyS1 ttyS10" {
+		t.Errorf("with the screen as the console: %s", got)
+	}
+	// ttyS10 is a pipe that nobody reads, ttyS0 is not there.
+	out, path := pty(t)
+	if err := os.Symlink(path, filepath.Join(dir, "ttyS1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "ttyS10"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hold, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY, 0) // as a login has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Close()
+	tt.tell("edge: announcing 198.51.100.0/24\n")
+	b := make([]byte, 200)
+	n, err := out.Read(b)
+	if got := strings.TrimSpace(string(b[:n])); got != "edge: announcing 198.51.100.0/24" {
+		t.Errorf("%q %v", got, err)
+	}
+	for _, busy := range tt.busy {
+		busy <- struct{}{} // all are done in time
 	}
 }

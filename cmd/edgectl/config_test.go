@@ -374,7 +374,7 @@ func TestConfigGuard(t *testing.T) {
 					c.during(t, cs, live)
 				} else {
 					go func() {
-						time.Sleep(c.after)
+						time.Sleep(c.after + 500*time.Millisecond) // between two looks
 						c.during(t, cs, live)
 					}()
 				}

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+const serialLogin = "systemd/system/serial-getty@.service.d/edge-rescue.conf"
+
 // oneVolume is a volume EDGECFG whose files are in a folder; "" is none.
 type oneVolume struct{ dir string }
 
@@ -58,7 +60,9 @@ type notes struct{ told *[]string }
 
 func (n notes) Hostname(name string) error { return n.tell("hostname " + name) }
 func (n notes) Shadow(string) error        { return n.tell("shadow") }
-func (n notes) ReloadUnits() error         { return n.tell("reload units") }
+func (n notes) ReloadUnits(again ...string) error {
+	return n.tell(strings.Join(append([]string{"reload units"}, again...), " "))
+}
 func (n notes) tell(what string) error {
 	*n.told = append(*n.told, what)
 	return nil
@@ -193,7 +197,7 @@ func TestFirstBoot(t *testing.T) {
 	if text := b.run(issueFile); !strings.Contains(text, "NOT CONFIGURED") || !strings.Contains(text, "eth0  52:54:00:12:34:56  fe80::5054:ff:fe12:3456") || !strings.Contains(text, "169.254.77.1") {
 		t.Errorf("the console shows:\n%s", text)
 	}
-	if text := b.run(loginFile); !strings.Contains(text, "--autologin root") {
+	if text := b.run(serialLogin); !strings.Contains(text, "--autologin root") {
 		t.Errorf("the serial line is closed: %s", text)
 	}
 	r := b.boot(good)
@@ -249,7 +253,7 @@ func TestBadSource(t *testing.T) {
 	if text := b.run("edge-setup/authorized_keys"); text != string(good["authorized_keys"]) {
 		t.Errorf("keys: %q", text)
 	}
-	if _, err := os.Stat(filepath.Join(b.place.Run, loginFile)); err == nil {
+	if _, err := os.Stat(filepath.Join(b.place.Run, serialLogin)); err == nil {
 		t.Error("the serial line is open although there is a password")
 	}
 	// Mended without a reboot: nothing of rescue stays.
@@ -265,11 +269,11 @@ func TestBadSource(t *testing.T) {
 func TestRescueWithoutPassword(t *testing.T) {
 	b := newBox(t)
 	b.boot(Tree{"edge.yaml": []byte("node: {}\n")})
-	if text := b.run(loginFile); !strings.Contains(text, "--autologin root") {
+	if text := b.run(serialLogin); !strings.Contains(text, "--autologin root") {
 		t.Error(text)
 	}
 	b.want(b.again(goodTree(t)), OK, 1, "")
-	if _, err := os.Stat(filepath.Join(b.place.Run, loginFile)); err == nil {
+	if _, err := os.Stat(filepath.Join(b.place.Run, serialLogin)); err == nil {
 		t.Error("the serial line stays open")
 	}
 }
@@ -438,9 +442,9 @@ func TestUnreadable(t *testing.T) {
 // brokenSystem can do nothing.
 type brokenSystem struct{}
 
-func (brokenSystem) Hostname(string) error { return errors.New("no host name") }
-func (brokenSystem) Shadow(string) error   { return errors.New("no password") }
-func (brokenSystem) ReloadUnits() error    { return errors.New("no systemd") }
+func (brokenSystem) Hostname(string) error       { return errors.New("no host name") }
+func (brokenSystem) Shadow(string) error         { return errors.New("no password") }
+func (brokenSystem) ReloadUnits(...string) error { return errors.New("no systemd") }
 
 // TestSmallTroubles: a box whose name or password cannot be set announces, and
 // says so.

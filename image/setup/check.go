@@ -54,7 +54,7 @@ func Warnings(t Tree) (out []string) {
 	_, keys := t[keysFile]
 	_, password := t[passwordFile]
 	if !keys && !password {
-		out = append(out, "nobody can log in: there are no authorized_keys, and no password for the serial console")
+		out = append(out, "nobody can log in: there are no authorized_keys, and no password for the consoles")
 	}
 	return out
 }

@@ -54,7 +54,7 @@ var crypts = regexp.MustCompile(`^\$(y|gy|7|6|5|2b|2y)\$[./A-Za-z0-9$=,]+$`)
 // Of a hash, in bytes.
 const shortestCrypt, longestCrypt = 11, 504
 
-// checkPassword judges the hash of root's password for the serial console.
+// checkPassword judges the hash of root's password for the consoles.
 func checkPassword(src []byte) (hash string, problems Problems) {
 	hash = strings.TrimRight(string(src), "\r\n")
 	if len(hash) < shortestCrypt || len(hash) > longestCrypt || !crypts.MatchString(hash) {

@@ -18,8 +18,9 @@ type System interface {
 	// Shadow has file (shadow(5)) stand in place of /etc/shadow, which cannot be
 	// written on the image.
 	Shadow(file string) error
-	// ReloadUnits has systemd read its units again.
-	ReloadUnits() error
+	// ReloadUnits has systemd read its units again, and then start those of again
+	// again that run, without waiting for them.
+	ReloadUnits(again ...string) error
 }
 
 // Place is where a configuration is put in force: files below /run, which are
@@ -27,7 +28,10 @@ type System interface {
 type Place struct {
 	// Run is /run on a box, Etc /etc, Sys /sys.
 	Run, Etc, Sys string
-	System        System
+	// Terminal is the console at which somebody asks for the change, such as ttyS0;
+	// "": none.
+	Terminal string
+	System   System
 	// Owner is that of StoreOptions.
 	Owner func(user, group string) (uid, gid int)
 }
@@ -37,7 +41,6 @@ const (
 	ownDir     = "edge-setup"
 	networkDir = "systemd/network"
 	issueFile  = "issue.d/edge-setup.issue"
-	loginFile  = "systemd/system/serial-getty@.service.d/edge-rescue.conf"
 	placedFile = ownDir + "/network-files"
 	bootedFile = ownDir + "/esp-credentials"
 	shadowFile = ownDir + "/shadow"
@@ -167,30 +170,9 @@ func (p Place) shadow(hash string) error {
 	return nil
 }
 
-// login opens or closes the serial line.
-func (p Place) login(open bool) error {
-	_, err := os.Stat(filepath.Join(p.Run, loginFile))
-	was := err == nil
-	switch {
-	case was == open:
-		return nil
-	case open:
-		err = p.file(loginFile, []byte(rescueLogin), access{mode: 0o644})
-	default:
-		err = p.remove(loginFile)
-	}
-	if err != nil {
-		return err
-	}
-	return p.System.ReloadUnits()
-}
-
 // say tells what was done: to the console, and to the other programs.
 func (p Place) say(text string, r Result) error {
-	err := p.remove(issueFile)
-	if text != "" {
-		err = p.file(issueFile, []byte(text), access{mode: 0o644})
-	}
+	err := p.issueTo(text)
 	b, jsonErr := marshal(r)
 	return errors.Join(err, jsonErr, p.file(resultFile, b, access{mode: 0o644}))
 }

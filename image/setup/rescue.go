@@ -33,14 +33,19 @@ const (
 	rescue6 = "fe80::77:1"
 )
 
-// rescueLogin lets whoever holds the serial line in as root. Only a box without
-// a configuration and without a password does: who holds that line could boot
+// rescueScreen and rescueSerial let whoever holds a console in as root. Only a box
+// without a configuration and without a password does: who holds a console could boot
 // another system as well.
-const rescueLogin = `# Made by edge-setup: the box has neither a configuration nor a password.
+const (
+	rescueReason = `# Made by edge-setup: the box has neither a configuration nor a password.
 [Service]
 ExecStart=
-ExecStart=-/sbin/agetty --autologin root --noclear --keep-baud 115200,57600,38400,9600 - $TERM
 `
+	rescueScreen = rescueReason + `ExecStart=-/sbin/agetty --autologin root --noclear - $TERM
+`
+	rescueSerial = rescueReason + `ExecStart=-/sbin/agetty --autologin root --noclear 115200,57600,38400,9600 - $TERM
+`
+)
 
 // issue is what the console shows above its login. agetty takes a backslash for
 // an order, so there is none.
@@ -71,9 +76,9 @@ func issue(r Result, password bool, nics []string) string {
 		line("  %s", nic)
 	}
 	if password {
-		line("Log in on the serial console with the password of the configuration.")
+		line("Log in here, or on another console, with the password of the configuration.")
 	} else {
-		line("The serial console is logged in as root: there is no password.")
+		line("Every console, screen and serial ports, is logged in as root: there is no password.")
 	}
 	line("Mend it: give credentials edge.*, a FAT or ISO volume labelled EDGECFG, or NoCloud user data, and reboot;")
 	line("or copy a folder with edge.yaml, network/, authorized_keys and secrets/ to this box, then: edgectl config apply FOLDER")
