@@ -47,6 +47,8 @@ type Local struct {
 	ProxyUser string
 	// HostFirewall is who may reach this box beside its VIPs.
 	HostFirewall HostFirewall
+	// ConfigVolumes is when the appliance looks for volumes with a configuration.
+	ConfigVolumes ConfigVolumes
 }
 
 // XDPMode is how the program is attached.

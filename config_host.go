@@ -42,3 +42,15 @@ func (r *reader) hostFirewall(o *object) HostFirewall {
 	}
 	return f
 }
+
+// ConfigVolumes says when an appliance looks for a volume (EDGECFG or NoCloud) that
+// may replace its configuration, the keys of root included.
+type ConfigVolumes string
+
+// VolumesInRescue looks at them only where no configuration can be used, as on a box
+// that has none yet. Credentials, which come from the hypervisor or the EFI partition,
+// are taken at each boot in any case.
+const (
+	VolumesAlways   ConfigVolumes = "always"
+	VolumesInRescue ConfigVolumes = "rescue"
+)

@@ -39,6 +39,7 @@ func (r *reader) node(o *object, fleet *Fleet) Local {
 	l.DrainFile = want(o, "drain_file", fileOrNone(), or(""))
 	l.ProxyUser = want(o, "proxy_user", word("user name", 32), or(""))
 	l.HostFirewall = section(o, "host_firewall", "optional", r.hostFirewall)
+	l.ConfigVolumes = want(o, "config_volumes", choice(VolumesAlways, VolumesInRescue), or(VolumesAlways))
 	l.GossipBind = want(o, "gossip_bind", socket(true), orElse(self.Gossip, "the gossip address of this node in fleet.nodes"))
 	l.Forwarder = section(o, "forwarder", "required", r.forwarder)
 	l.Speaker = section(o, "bgp", "required", func(o *object) Speaker { return r.speaker(o, self) })

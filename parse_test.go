@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 		Local: Local{
 			ID: "n", KeyFile: "/n", RunDir: "/run/edge", StateDir: "/var/lib/edge", BPFDir: "/sys/fs/bpf/edge",
 			Management: netip.MustParseAddrPort("127.0.0.1:9180"),
-			GossipBind: netip.MustParseAddrPort("10.0.0.1:7946"), HostFirewall: HostFirewall{Mode: FirewallAuto, ManagementPorts: []uint16{22}},
+			GossipBind: netip.MustParseAddrPort("10.0.0.1:7946"), HostFirewall: HostFirewall{Mode: FirewallAuto, ManagementPorts: []uint16{22}}, ConfigVolumes: VolumesAlways,
 			Forwarder: ForwarderConfig{Interfaces: []string{"eth0"}, Mode: XDPNative, Flows: 1000000, HalfFlows: 65536, Memory: 1 << 30},
 			Speaker: Speaker{
 				ASN: 64512, RouterID: addr("10.0.0.1"), Lease: 5 * s, Own: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},

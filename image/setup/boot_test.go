@@ -3,7 +3,6 @@ package setup
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -313,39 +312,6 @@ func TestSourcesInOrder(t *testing.T) {
 	b.want(reboot(), OK, 4, "credentials of the EFI partition: input/output error")
 }
 
-// TestWrittenToTheESP: on a box that runs, what lies on the EFI partition now is newer
-// than what systemd was given of it; what came in another way still counts.
-func TestWrittenToTheESP(t *testing.T) {
-	good := goodTree(t)
-	loader := func(files Tree) string {
-		out := Tree{}
-		for name, content := range files {
-			out["loader/credentials/"+name+".cred"] = content
-		}
-		return writeTree(t, t.TempDir(), out)
-	}
-	first := Tree{"edge.bundle": pack(t, good), "edge.hostname": []byte("old\n")}
-	b := newBox(t)
-	b.creds = []string{writeTree(t, t.TempDir(), first.with(map[string]string{"edge.password": string(good["password"])}))}
-	b.want(b.with(volumes{espLabel: {"vda1": loader(first)}}), OK, 1, "generation 1 was made from credentials")
-
-	gather := func(v volumes) Found { return b.place.Gather(b.creds, v) }
-	next := good.with(map[string]string{"hostname": "new\n"}, "password")
-	f := gather(volumes{espLabel: {"vda1": loader(Tree{"edge.bundle": pack(t, next)})}})
-	if want := next.with(map[string]string{"password": string(good["password"])}); !f.OK || len(f.Problems) > 0 || f.Tree.Digest() != want.Digest() {
-		t.Errorf("%v %v, host name %q", f.OK, f.Problems, f.Tree["hostname"])
-	}
-	if f := gather(volumes{espLabel: {"vda1": ""}}); !f.OK || string(f.Tree["hostname"]) != "old\n" || len(f.Notes) != 1 {
-		t.Errorf("the partition cannot be read: %v %v, host name %q", f.OK, f.Notes, f.Tree["hostname"])
-	}
-	b.creds = nil
-	if f := gather(volumes{espLabel: {"vda1": ""}}); f.OK || len(f.Notes) != 1 {
-		t.Errorf("nothing can be read: %+v", f)
-	}
-	// And so in a setup that is run again.
-	b.want(b.with(volumes{espLabel: {"vda1": loader(Tree{"edge.bundle": pack(t, next)})}}), OK, 2, "generation 2 was made from credentials")
-}
-
 func TestPendingAtBoot(t *testing.T) {
 	b := newBox(t)
 	good := goodTree(t)
@@ -483,24 +449,6 @@ func TestDamagedState(t *testing.T) {
 	}
 	r := b.boot(good)
 	if r.State != OK || r.Generation != 1 || len(r.Errors) > 0 {
-		t.Errorf("%+v", r)
-	}
-}
-
-// TestDamagedPending: nobody has confirmed a change of which nothing can be read.
-func TestDamagedPending(t *testing.T) {
-	b := newBox(t)
-	good := goodTree(t)
-	b.boot(good)
-	s := b.store()
-	if err := s.ConfirmBoot(); err != nil {
-		t.Fatal(err)
-	}
-	n := add(t, s, good.changed("hold: 3s", "hold: 5s"))
-	if err := os.WriteFile(filepath.Join(b.dir, "edge-config", pendingFile), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if r := b.boot(good); r.State != OK || r.Generation != 1 || !strings.Contains(strings.Join(r.Notes, "\n"), fmt.Sprintf("generation %d was taken back", n)) {
 		t.Errorf("%+v", r)
 	}
 }

@@ -70,11 +70,16 @@ type boot struct {
 // that not even rescue could be put in force.
 func Boot(o Options) (Result, error) {
 	b := &boot{o: o, result: Result{Format: format, Version: o.Version, Errors: []string{}}}
-	var found source
-	b.attempt("read the sources", func() {
-		found = gather(o.Place.given(o.Credentials), o.Volumes)
-		b.letIn(found.tree)
-	})
+	volumes := o.Volumes
+	if o.Store != nil {
+		b.attempt("settle what was pending", b.settle)
+		b.attempt("see whether volumes count", func() {
+			if b.closed() {
+				volumes = closed{volumes}
+			}
+		})
+	}
+	found := b.gather(volumes)
 	if err := o.Place.remember(found); err != nil {
 		b.note("%v", err)
 	}
@@ -83,13 +88,14 @@ func Boot(o Options) (Result, error) {
 		b.fail("the box has no disk for its configuration: %s", o.NoStore)
 		return b.rescue(found)
 	}
-	b.settle()
-	if found.ok {
-		b.attempt("take "+found.name, func() { b.take(found) })
+	t, ok := b.decide(found)
+	if _, shut := volumes.(closed); shut && !ok && !found.ok {
+		// No configuration can be used, so none forbids a volume.
+		if found = b.gather(o.Volumes); found.ok {
+			b.result.Notes = append(b.result.Notes, found.notes...)
+			t, ok = b.decide(found)
+		}
 	}
-	var t Tree
-	ok := false
-	b.attempt("judge the generation in force", func() { t, ok = b.current() })
 	if !ok {
 		return b.rescue(found)
 	}
@@ -97,6 +103,48 @@ func Boot(o Options) (Result, error) {
 	b.result.State = OK
 	err := o.Place.good(t, &b.result)
 	return b.result, err
+}
+
+// decide takes a source that holds anything, and returns the generation in force.
+func (b *boot) decide(found source) (t Tree, ok bool) {
+	if found.ok {
+		b.attempt("take "+found.name, func() { b.take(found) })
+	}
+	b.attempt("judge the generation in force", func() { t, ok = b.current() })
+	return t, ok
+}
+
+// gather reads the sources, and remembers by what people may log in.
+func (b *boot) gather(volumes Volumes) (found source) {
+	b.attempt("read the sources", func() {
+		found = gather(b.o.Place.given(b.o.Credentials), volumes)
+		b.letIn(found.tree)
+	})
+	return found
+}
+
+// closed says that the generation that is going to be in force forbids to look at
+// volumes, and notes those that were left alone.
+func (b *boot) closed() bool {
+	s := b.o.Store
+	cur, err := s.Current()
+	if err != nil || cur == 0 {
+		return false
+	}
+	c := s.usable(cur)
+	if good := s.LastGood(); c == nil && good != 0 {
+		c = s.usable(good) // see current
+	}
+	if c == nil || c.Local.ConfigVolumes != edge.VolumesInRescue {
+		return false
+	}
+	for _, label := range []string{configLabel, noCloudLabel} {
+		devices, err := b.o.Volumes.Find(label)
+		if err == nil && len(devices) > 0 {
+			b.note("volume %s on %s was not looked at: node.config_volumes is %s", label, strings.Join(devices, ", "), edge.VolumesInRescue)
+		}
+	}
+	return true
 }
 
 func (b *boot) fail(format string, args ...any) {
@@ -235,6 +283,19 @@ func (b *boot) taken(digest string) {
 	if err := b.o.Store.Taken(digest); err != nil {
 		b.fail("%v", err)
 	}
+}
+
+// usable is the configuration of generation n; nil if this version cannot use it.
+func (s *Store) usable(n int) *edge.Config {
+	t, err := s.Load(n)
+	if err != nil {
+		return nil
+	}
+	c, problems := Check(t)
+	if len(problems) > 0 {
+		return nil
+	}
+	return c
 }
 
 // current loads and judges the current generation. If this version cannot use

@@ -20,6 +20,12 @@ type Volumes interface {
 	ESP() (device string, ok bool)
 }
 
+// closed are the volumes of a box whose configuration says that none is looked at:
+// their labels are read, for a note, and nothing of them is mounted.
+type closed struct{ Volumes }
+
+func (closed) Find(string) ([]string, error) { return nil, nil }
+
 // source is what one source of a box holds.
 type source struct {
 	// name is what people call it; ok says that it holds anything.

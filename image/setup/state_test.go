@@ -78,3 +78,21 @@ func TestGoodOfBefore(t *testing.T) {
 		}
 	}
 }
+
+// TestDamagedPending: nobody has confirmed a change of which nothing can be read.
+func TestDamagedPending(t *testing.T) {
+	b := newBox(t)
+	good := goodTree(t)
+	b.boot(good)
+	s := b.store()
+	if err := s.ConfirmBoot(); err != nil {
+		t.Fatal(err)
+	}
+	n := add(t, s, good.changed("hold: 3s", "hold: 5s"))
+	if err := os.WriteFile(filepath.Join(b.dir, "edge-config", pendingFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.boot(good); r.State != OK || r.Generation != 1 || !strings.Contains(strings.Join(r.Notes, "\n"), fmt.Sprintf("generation %d was taken back", n)) {
+		t.Errorf("%+v", r)
+	}
+}
