@@ -80,7 +80,7 @@ func (o *options) configApplyCommand(open func() (*configs, error)) *cobra.Comma
 	c := &cobra.Command{
 		Use: "apply [FOLDER|FILE]", Short: "Check a configuration whole, keep it, and have the box go by it",
 		Long: "Check a configuration, keep it as a new generation, and have the running box go by it. A FOLDER\n" +
-			"may have edge.yaml, network/, authorized_keys, hostname, password, secrets/ and health.d/; what it\n" +
+			"may have edge.yaml, network/, authorized_keys, hostname, password, secrets/, health.d/ and units/; what it\n" +
 			"does not have stays as it is, unless --whole is given. A FILE is an edge.yaml. Without either,\n" +
 			"the sources of the first boot are read again: credentials, volume EDGECFG, NoCloud.\n\n" +
 			"With --confirm-within the change is taken back unless edgectl config confirm is called in time,\n" +

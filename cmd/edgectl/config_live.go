@@ -116,12 +116,46 @@ func (b *runningBox) daemons(ctx context.Context, m move) (notes []string, err e
 	case m.from.config == nil && !b.plain:
 		return b.start(ctx, m.to.config, "start", daemonUnits()...)
 	}
-	notes, err = b.reload(ctx, m.to.config)
-	if err == nil && seed(m.from) != seed(m.to) {
-		more, restartErr := b.start(ctx, m.to.config, "restart", "edged.service")
-		return append(append(notes, "the seed of the ring is another: every node needs the same"), more...), restartErr
+	if notes, err = b.reload(ctx, m.to.config); err != nil {
+		return notes, err
 	}
-	return notes, err
+	units := setup.ChangedUnits(m.from.tree, m.to.tree)
+	if b.plain {
+		units = nil
+	}
+	notes = append(notes, unitNotes(units)...)
+	again := seed(m.from) != seed(m.to)
+	if again {
+		notes = append(notes, "the seed of the ring is another: every node needs the same")
+	}
+	if slices.Contains(units, "edgeproxy.service") {
+		if _, err := b.run(ctx, "systemctl", "restart", "edgeproxy.service"); err != nil {
+			return notes, fmt.Errorf("restart edgeproxy: %w", err)
+		}
+		notes = append(notes, "edgeproxy was restarted")
+	}
+	if again || slices.Contains(units, "edged.service") {
+		more, err := b.start(ctx, m.to.config, "restart", "edged.service")
+		return append(notes, more...), err
+	}
+	return notes, nil
+}
+
+// unitNotes say of units that have other settings what was done about it. Restarting
+// edgebgp withdraws: it is left to people, and the others have done what they are for.
+func unitNotes(units []string) (notes []string) {
+	for _, unit := range units {
+		switch unit {
+		case "edged.service", "edgeproxy.service":
+		case "edgebgp.service":
+			notes = append(notes, "the settings of edgebgp.service count from its next start: systemctl restart edgebgp, which withdraws before it ends")
+		case "edge-leave.service", "edge-tune.service", "edge-watchdog.service":
+			notes = append(notes, "the settings of "+unit+" count from its next start")
+		default:
+			notes = append(notes, unit+" was started again")
+		}
+	}
+	return notes
 }
 
 // seed is the content of the ring's seed, which edged reads at its start only.

@@ -15,6 +15,7 @@ import (
 func Check(t Tree) (c *edge.Config, problems Problems) {
 	c, problems = checkConfig(t)
 	problems = append(problems, checkNetwork(t)...)
+	problems = append(problems, checkUnits(t)...)
 	if c != nil {
 		problems = append(problems, checkFiles(c, t)...)
 	}
@@ -56,7 +57,7 @@ func Warnings(t Tree) (out []string) {
 	if !keys && !password {
 		out = append(out, "nobody can log in: there are no authorized_keys, and no password for the consoles")
 	}
-	return out
+	return append(out, wallNotes(t)...)
 }
 
 // CheckConfig judges edge.yaml alone, for a box whose other files are not ours.

@@ -38,7 +38,7 @@ func accessOf(name string, c *edge.Config, by map[string]reader) access {
 		return access{"", "", 0o644}
 	case path.Ext(name) == ".netdev": // may hold a key of WireGuard
 		return access{"", "systemd-network", 0o640}
-	case strings.HasPrefix(name, "network/"):
+	case strings.HasPrefix(name, "network/"), strings.HasPrefix(name, unitsDir+"/"):
 		return access{"", "", 0o644}
 	}
 	return access{"", "", 0o600}

@@ -42,6 +42,7 @@ const (
 	networkDir = "systemd/network"
 	issueFile  = "issue.d/edge-setup.issue"
 	placedFile = ownDir + "/network-files"
+	unitList   = ownDir + "/unit-files"
 	bootedFile = ownDir + "/esp-credentials"
 	shadowFile = ownDir + "/shadow"
 	okFile     = ownDir + "/ok"
@@ -68,7 +69,7 @@ func (p Place) good(t Tree, r *Result) error {
 	keys, _ := checkKeys(t[keysFile])
 	password, _ := checkPassword(t[passwordFile])
 	err := errors.Join(p.network(network), p.keys(keys))
-	soft := []error{p.shadow(password), p.login(false)}
+	soft := []error{p.shadow(password), p.login(false), p.units(t)}
 	if name, bad := checkHostname(t[hostnameFile]); len(bad) == 0 {
 		soft = append(soft, p.System.Hostname(name))
 	}
@@ -97,7 +98,7 @@ func (p Place) Rescue(r Result) error {
 func (p Place) rescue(keys []byte, password string, r Result) error {
 	err := p.remove(okFile) // first: it is what keeps the daemons from starting
 	err = errors.Join(err, p.network(Tree{rescueFile: []byte(rescueNetwork)}), p.keys(keys), p.shadow(password))
-	return errors.Join(err, p.login(password == ""), p.say(issue(r, password != "", nics(p.Sys)), r))
+	return errors.Join(err, p.units(nil), p.login(password == ""), p.say(issue(r, password != "", nics(p.Sys)), r))
 }
 
 // keys are those by which people may log in by ssh; empty: nobody.

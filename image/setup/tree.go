@@ -101,7 +101,7 @@ var goodName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._@+-]*$`)
 const longestName = 128
 
 // parts is the remedy for a file that has no place in a configuration.
-const parts = "expected edge.yaml, network/*.network|netdev|link, authorized_keys, hostname, password, secrets/* and health.d/*"
+const parts = "expected edge.yaml, network/*.network|netdev|link, authorized_keys, hostname, password, secrets/*, health.d/* and units/*.d/*.conf"
 
 // ignored says that a name is what an operating system or a person leaves on a
 // volume without meaning anything by it.
@@ -131,6 +131,7 @@ func partOf(name string) string {
 	case dir == "" && slices.Contains([]string{configFile, keysFile, hostnameFile, passwordFile}, base):
 	case dir == "network/" && slices.Contains([]string{".network", ".netdev", ".link"}, path.Ext(base)):
 	case dir == "health.d/":
+	case strings.HasPrefix(dir, unitsDir+"/") && strings.Count(name, "/") == 2 && path.Ext(base) == ".conf":
 	case strings.HasPrefix(dir, "secrets/") && strings.Count(name, "/") < maxDepth:
 	default:
 		return "it is not a part of a configuration"
