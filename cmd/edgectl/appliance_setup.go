@@ -123,7 +123,7 @@ func (o *options) openConfigs() (*configs, error) {
 		sources: func() setup.Found {
 			return thisPlace().Gather(credentialFolders(), volume.Box{Sys: "/sys", Dev: "/dev"})
 		},
-		logins: func() []string { return sshLogins(os.Getenv("SSH_CONNECTION")) },
+		logins: func() logins { return sshLogins(os.Getenv("SSH_CONNECTION")) },
 		bootID: bootID(), now: o.now,
 	}, nil
 }

@@ -24,8 +24,8 @@ type configs struct {
 	live  liveConfig
 	// sources reads what the box was given at its boot.
 	sources func() setup.Found
-	// logins are the addresses of this box by which somebody is logged in.
-	logins func() []string
+	// logins are those by ssh at this moment.
+	logins func() logins
 	bootID string
 	now    func() time.Time
 }
@@ -35,8 +35,8 @@ type liveConfig interface {
 	// Apply has the box go by a generation. What it returns is for people: what
 	// was done, and what only a restart will do.
 	Apply(ctx context.Context, m move) ([]string, error)
-	// Look returns what there is to be lost; of sshd, on these addresses.
-	Look(ctx context.Context, ssh []string) confirm.Facts
+	// Look returns what there is to be lost of what r names.
+	Look(ctx context.Context, r confirm.Rules) confirm.Facts
 	// Guard starts the process that takes a pending change back, and returns once
 	// it runs.
 	Guard(ctx context.Context) error
@@ -84,8 +84,9 @@ func (o *options) configApplyCommand(open func() (*configs, error)) *cobra.Comma
 			"does not have stays as it is, unless --whole is given. A FILE is an edge.yaml. Without either,\n" +
 			"the sources of the first boot are read again: credentials, volume EDGECFG, NoCloud.\n\n" +
 			"With --confirm-within the change is taken back unless edgectl config confirm is called in time,\n" +
-			"and earlier if a BGP session is lost for 30s, edged is silent for 30s, or sshd does not answer for\n" +
-			"10s on the address by which you are logged in. A reboot takes it back too.\n\n" +
+			"and earlier if a BGP session is lost for 30s, edged is silent for 30s, sshd does not answer for 10s\n" +
+			"on the address by which you are logged in, there is no route to you for 10s, or nothing that is sent\n" +
+			"to you arrives for 30s. A reboot takes it back too.\n\n" +
 			"On a box that was not made from the image only edge.yaml is changed.",
 		Example: "  edgectl config apply /root/new --confirm-within 120s\n  edgectl config confirm\n  edgectl config apply edge.yaml",
 		Args:    cobra.MaximumNArgs(1),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/image/setup"
+	"github.com/catchment-dev/edge/image/setup/confirm"
 )
 
 // apply brings about an order whole, or leaves the box as it was.
@@ -219,7 +220,8 @@ func (m *move) keepParts() []string {
 // watched fills in what p is to be judged by: what there is now, and is to be
 // there after the change as well.
 func (c *configs) watched(ctx context.Context, m move, p *setup.Pending) (notes []string) {
-	facts := c.live.Look(ctx, c.logins())
+	in := c.logins()
+	facts := c.live.Look(ctx, confirm.Rules{SSH: in.at, Logins: in.watched, Others: in.others})
 	p.Edged = facts.Edged
 	for _, id := range facts.Established {
 		if slices.ContainsFunc(m.to.config.Local.Speaker.Peers, func(q edge.Peer) bool { return string(q.ID) == id }) {
@@ -232,6 +234,13 @@ func (c *configs) watched(ctx context.Context, m move, p *setup.Pending) (notes 
 			continue
 		}
 		p.SSH = append(p.SSH, at)
+	}
+	for _, name := range facts.Open {
+		// One that hangs already is lost by nothing that is done now.
+		l, ok := connOf(name)
+		if ok && slices.Contains(p.SSH, l.local.String()) && !slices.Contains(facts.Stuck, name) && !slices.Contains(facts.NoRoute, name) {
+			p.Logins, p.Others = append(p.Logins, name), in.others
+		}
 	}
 	if len(p.SSH) == 0 {
 		notes = append(notes, "nobody is logged in by ssh on an address that stays: sshd is not watched")

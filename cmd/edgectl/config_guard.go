@@ -95,11 +95,11 @@ func (c *configs) guardUnreadable(ctx context.Context, why error) (string, error
 // of the time; a clock that was set does not give it more than there was.
 func (c *configs) rules(p setup.Pending) confirm.Rules {
 	within := min(p.Within, max(0, p.Deadline.Sub(c.now())))
-	return confirm.Rules{Within: within, Peers: p.Peers, Edged: p.Edged, SSH: p.SSH}
+	return confirm.Rules{Within: within, Peers: p.Peers, Edged: p.Edged, SSH: p.SSH, Logins: p.Logins, Others: p.Others}
 }
 
 func (c *configs) facts(ctx context.Context, p setup.Pending) confirm.Facts {
-	f := c.live.Look(ctx, p.SSH)
+	f := c.live.Look(ctx, confirm.Rules{SSH: p.SSH, Logins: p.Logins, Others: p.Others})
 	now, err := c.store.Pending()
 	// What cannot be read has not been confirmed.
 	f.Pending = err != nil || now != nil && now.To == p.To

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/catchment-dev/edge/cmd/internal/socket"
 	"github.com/catchment-dev/edge/guard"
 	"github.com/catchment-dev/edge/image/setup"
+	"github.com/catchment-dev/edge/image/setup/confirm"
 )
 
 // fakeDaemon answers each reload with the next of its answers, and the last one
@@ -179,15 +179,15 @@ func TestLook(t *testing.T) {
 	d := &fakeDaemon{status: edge.SystemStatus{Speaker: edge.SpeakerState{Peers: []edge.PeerState{{ID: "r-a", Session: "established"}, {ID: "r-b", Session: "active"}}}}}
 	b, _ := runningFake(t, d)
 	greets, silent := listen(t, "SSH-2.0-test\r\n"), listen(t, "HTTP/1.1 400\r\n")
-	f := b.Look(t.Context(), []string{greets, silent, "127.0.0.1:1", "192.0.2.77:22", "nonsense"})
+	f := b.Look(t.Context(), confirm.Rules{SSH: []string{greets, silent, "127.0.0.1:1", "192.0.2.77:22", "nonsense"}})
 	if !f.Edged || !slices.Equal(f.Established, []string{"r-a"}) || !slices.Equal(f.SSH, []string{greets}) {
 		t.Errorf("%+v", f)
 	}
 	d.status.SpeakerErr = "edgebgp does not answer"
-	if f := b.Look(t.Context(), nil); !f.Edged || len(f.Established) > 0 {
+	if f := b.Look(t.Context(), confirm.Rules{}); !f.Edged || len(f.Established) > 0 {
 		t.Errorf("what edgebgp said before it was gone counts: %+v", f)
 	}
-	if b, _ := runningFake(t, nil); b.Look(t.Context(), nil).Edged {
+	if b, _ := runningFake(t, nil); b.Look(t.Context(), confirm.Rules{}).Edged {
 		t.Error("nobody answers")
 	}
 }
@@ -212,47 +212,6 @@ func listen(t *testing.T, greeting string) string {
 	}()
 	t.Cleanup(func() { ln.Close(); <-done })
 	return ln.Addr().String()
-}
-
-func TestLogins(t *testing.T) {
-	if got := sshLogins("203.0.113.9 50000 10.0.0.1 2222"); !slices.Equal(got, []string{"10.0.0.1:2222"}) {
-		t.Errorf("%q", got)
-	}
-	if got := sshLogins("2001:db8::9 50000 2001:db8::1 22"); !slices.Equal(got, []string{"[2001:db8::1]:22"}) {
-		t.Errorf("%q", got)
-	}
-	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100000A:0016 090071CB:C350 01 00000000:00000000 00:00000000 00000000     0        0 1 1 0 20 4 30 10 -1
-   1: 0100000A:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 20 4 30 10 -1
-   2: 0100000A:01BB 090071CB:C350 01 00000000:00000000 00:00000000 00000000     0        0 1 1 0 20 4 30 10 -1
-   3: 0000000000000000FFFF00000200000A:0016 0000000000000000FFFF0000090071CB:C350 01 00000000:00000000
-   4: B80D0120000000000000000001000000:0016 B80D0120000000000000000009000000:C350 01 00000000:00000000
-   5: nonsense:0016 x 01
-   6: 01:0016 x 01
-`
-	want := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:22"), netip.MustParseAddrPort("10.0.0.2:22"), netip.MustParseAddrPort("[2001:db8::1]:22")}
-	if got := established(table, 22); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	// The kernel's own table, with a connection of this process.
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	c, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	text, err := os.ReadFile("/proc/self/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := netip.MustParseAddrPort(c.LocalAddr().String())
-	if got := established(string(text), own.Port()); !slices.Contains(got, own) {
-		t.Errorf("%v, want %s in it", got, own)
-	}
 }
 
 func TestPlainFile(t *testing.T) {

@@ -2,16 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +13,9 @@ import (
 )
 
 // Look implements liveConfig.
-func (b *runningBox) Look(ctx context.Context, ssh []string) (f confirm.Facts) {
+func (b *runningBox) Look(ctx context.Context, r confirm.Rules) (f confirm.Facts) {
+	lookAtLogins(r, &f)
+	ssh := r.SSH
 	answers := make([]bool, len(ssh))
 	var wg sync.WaitGroup
 	for i, at := range ssh {
@@ -76,55 +72,4 @@ func ownAddress(a netip.Addr) bool {
 		own, ok := netip.AddrFromSlice(n.IP)
 		return ok && own.Unmap() == a.WithZone("").Unmap()
 	})
-}
-
-// sshLogins are the addresses of this box by which somebody is logged in: the
-// one of this login, if it says so (sudo may have dropped it), else all that have
-// a connection to sshd's port.
-func sshLogins(connection string) []string {
-	if f := strings.Fields(connection); len(f) == 4 {
-		if a, err := netip.ParseAddr(f[2]); err == nil {
-			if port, err := strconv.ParseUint(f[3], 10, 16); err == nil {
-				return []string{netip.AddrPortFrom(a, uint16(port)).String()}
-			}
-		}
-	}
-	var out []string
-	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		for _, a := range established(string(text), 22) {
-			if !slices.Contains(out, a.String()) && len(out) < 8 {
-				out = append(out, a.String())
-			}
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-// established are the local addresses of connections to a port, in the table of
-// proc_net_tcp: 32-bit words of the host's byte order, here little-endian.
-func established(table string, port uint16) (out []netip.AddrPort) {
-	suffix := fmt.Sprintf(":%04X", port)
-	for text := range strings.Lines(table) {
-		f := strings.Fields(text)
-		if len(f) < 4 || f[3] != "01" {
-			continue
-		}
-		words, ok := strings.CutSuffix(f[1], suffix)
-		b, err := hex.DecodeString(words)
-		if !ok || err != nil || len(b)%4 != 0 {
-			continue
-		}
-		for i := 0; i < len(b); i += 4 {
-			binary.BigEndian.PutUint32(b[i:], binary.NativeEndian.Uint32(b[i:]))
-		}
-		if a, ok := netip.AddrFromSlice(b); ok {
-			out = append(out, netip.AddrPortFrom(a.Unmap(), port))
-		}
-	}
-	return out
 }

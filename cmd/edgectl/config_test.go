@@ -104,7 +104,7 @@ func (f *fakeLive) Apply(_ context.Context, m move) ([]string, error) {
 	return []string{"done"}, nil
 }
 
-func (f *fakeLive) Look(context.Context, []string) confirm.Facts { return f.facts }
+func (f *fakeLive) Look(context.Context, confirm.Rules) confirm.Facts { return f.facts }
 
 // Guard sees that the way back is there before anything is done.
 func (f *fakeLive) Guard(context.Context) error {
@@ -117,7 +117,11 @@ func (f *fakeLive) Guard(context.Context) error {
 	return nil
 }
 
-const sshAt = "10.0.0.1:22"
+const (
+	sshAt    = "10.0.0.1:22"
+	sshLogin = "203.0.113.9:50000 10.0.0.1:22"
+	sshOther = "203.0.113.10:50000 10.0.0.1:22"
+)
 
 func newConfigs(t *testing.T) (*configs, *fakeLive) {
 	t.Helper()
@@ -130,8 +134,11 @@ func openFake(t *testing.T, dir, file string) (*configs, *fakeLive) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	live := &fakeLive{t: t, dir: dir, store: s, facts: confirm.Facts{Edged: true, Established: []string{"r-a", "r-b", "gone"}, SSH: []string{sshAt}}}
-	return &configs{store: s, live: live, logins: func() []string { return []string{sshAt} }, bootID: "boot-a", now: time.Now,
+	live := &fakeLive{t: t, dir: dir, store: s, facts: confirm.Facts{Edged: true, Established: []string{"r-a", "r-b", "gone"}, SSH: []string{sshAt},
+		Open: []string{sshLogin, sshOther}, Stuck: []string{sshOther}}}
+	return &configs{store: s, live: live, logins: func() logins {
+		return logins{at: []string{sshAt}, watched: []string{sshLogin, sshOther}, others: []string{"192.0.2.3:1 10.0.0.1:22"}}
+	}, bootID: "boot-a", now: time.Now,
 		sources: func() setup.Found {
 			return setup.Found{Notes: []string{"credentials of the EFI partition: device busy"}}
 		}}, live
@@ -180,7 +187,7 @@ func TestConfigApply(t *testing.T) {
 	wantRun(t, c, exitRefused, "generation 2 waits to be confirmed", "apply", file)
 	wantRun(t, c, exitRefused, "generation 2 waits to be confirmed", "revert", "2")
 	p, err := c.store.Pending()
-	if err != nil || p == nil || p.From != 1 || !slices.Equal(p.Peers, []string{"r-a", "r-b"}) || !slices.Equal(p.SSH, []string{sshAt}) || !p.Edged || p.Within != time.Minute {
+	if err != nil || p == nil || p.From != 1 || !slices.Equal(p.Peers, []string{"r-a", "r-b"}) || !slices.Equal(p.SSH, []string{sshAt}) || !slices.Equal(p.Logins, []string{sshLogin}) || len(p.Others) != 1 || !p.Edged || p.Within != time.Minute {
 		t.Errorf("pending: %+v %v", p, err)
 	}
 	wantRun(t, c, exitOK, "generation 2 is confirmed", "confirm")
@@ -300,7 +307,7 @@ func TestConfigRenumber(t *testing.T) {
 	wantRun(t, c, exitOK, "", "apply", folder(t, configTree(t, 3)))
 	moved := withFiles(configTree(t, 3), map[string]string{"network/10-uplink.network": "[Match]\nName=eth0\n[Network]\nAddress=10.0.0.2/24\n"})
 	wantRun(t, c, exitOK, "10.0.0.1:22 is not in the new configuration", "apply", folder(t, moved), "--confirm-within", "60s")
-	if p, err := c.store.Pending(); err != nil || len(p.SSH) > 0 {
+	if p, err := c.store.Pending(); err != nil || len(p.SSH) > 0 || len(p.Logins) > 0 {
 		t.Errorf("%+v %v", p, err)
 	}
 }
@@ -352,7 +359,10 @@ func TestConfigGuard(t *testing.T) {
 		"BGP is lost": {0, func(_ *testing.T, _ *configs, live *fakeLive) {
 			live.facts.Established = []string{"r-a"}
 		}, "the BGP session with r-b was lost", 30 * time.Second, 1},
-		"ssh is lost":  {0, func(_ *testing.T, _ *configs, live *fakeLive) { live.facts.SSH = nil }, "sshd has not answered on 10.0.0.1:22", 10 * time.Second, 1},
+		"ssh is lost": {0, func(_ *testing.T, _ *configs, live *fakeLive) { live.facts.SSH = nil }, "sshd has not answered on 10.0.0.1:22", 10 * time.Second, 1},
+		"the login hangs": {0, func(_ *testing.T, _ *configs, live *fakeLive) {
+			live.facts.Open, live.facts.Stuck = []string{sshLogin}, []string{sshLogin}
+		}, "nothing has arrived at whoever is logged in: 203.0.113.9:50000", 30 * time.Second, 1},
 		"another boot": {0, func(_ *testing.T, c *configs, _ *fakeLive) { c.bootID = "boot-b" }, "the box was restarted", 0, 1},
 		"its file is damaged": {10 * time.Second, func(t *testing.T, _ *configs, live *fakeLive) {
 			damagePending(t, live)

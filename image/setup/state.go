@@ -84,6 +84,10 @@ type Pending struct {
 	// configuration has as well; SSH the addresses on which sshd must answer.
 	Peers []string `json:"peers,omitempty"`
 	SSH   []string `json:"ssh,omitempty"`
+	// Logins are connections of ssh that are to go on, "CLIENT:PORT SERVER:PORT"; Others
+	// those that were there besides.
+	Logins []string `json:"logins,omitempty"`
+	Others []string `json:"others,omitempty"`
 	// Edged says that edged answered before the change.
 	Edged bool `json:"edged,omitempty"`
 }

@@ -20,6 +20,10 @@ import (
 const (
 	BGPGrace = 30 * time.Second
 	SSHGrace = 10 * time.Second
+	// LoginGrace is longer than two of the pauses in which TCP sends again what was not
+	// acknowledged: after a path was away for less than 12 s, the next try but one
+	// arrives within it (RFC 6298 section 5: each pause is twice the one before).
+	LoginGrace = 30 * time.Second
 )
 
 // Every is how often a Watch looks.
@@ -35,6 +39,8 @@ type Rules struct {
 	Edged bool
 	// SSH are the addresses on which sshd answered.
 	SSH []string
+	// Logins are the connections of people, Others those that were there besides.
+	Logins, Others []string
 }
 
 // Facts are what is seen at one moment.
@@ -46,6 +52,12 @@ type Facts struct {
 	Established []string
 	// SSH are the addresses on which sshd answers.
 	SSH []string
+	// Open are the Logins that have not ended, Stuck those of them to which nothing
+	// arrives any more, NoRoute those to whose client there is no route.
+	Open, Stuck, NoRoute []string
+	// Fresh says that there is a login that is neither one of Logins nor of Others, and
+	// not stuck: somebody has come in since.
+	Fresh bool
 }
 
 // Verdict is what is to be done.
@@ -98,6 +110,7 @@ func (j *Judge) Step(now time.Time, f Facts) Decision {
 			why = append(why, fmt.Sprintf("sshd has not answered on %s for %s", a, SSHGrace))
 		}
 	}
+	why = append(why, j.logins(now, f)...)
 	if len(why) == 0 && now.Sub(j.start) >= j.rules.Within {
 		why = append(why, fmt.Sprintf("nobody has confirmed it within %s", j.rules.Within))
 	}
@@ -105,6 +118,29 @@ func (j *Judge) Step(now time.Time, f Facts) Decision {
 		return Decision{Revert, strings.Join(why, "; ")}
 	}
 	return Decision{Verdict: Wait}
+}
+
+// logins judges those of people. Of several each may hang for a reason of its own, such
+// as a laptop that sleeps: only if all do, and nobody has come in anew, it is the box.
+func (j *Judge) logins(now time.Time, f Facts) (why []string) {
+	all := len(j.rules.Logins)
+	if j.lostFor(now, "route", all == 0 || len(f.NoRoute) < all || f.Fresh, SSHGrace) {
+		why = append(why, fmt.Sprintf("for %s there has been no route to whoever was logged in: %s", SSHGrace, clients(f.NoRoute)))
+	}
+	stuck := len(f.Open) > 0 && len(f.Stuck) == len(f.Open) && !f.Fresh
+	if j.lostFor(now, "logins", !stuck, LoginGrace) {
+		why = append(why, fmt.Sprintf("for %s nothing has arrived at whoever is logged in: %s", LoginGrace, clients(f.Stuck)))
+	}
+	return why
+}
+
+func clients(logins []string) string {
+	var out []string
+	for _, l := range logins {
+		client, _, _ := strings.Cut(l, " ")
+		out = append(out, client)
+	}
+	return strings.Join(out, ", ")
 }
 
 // lostFor notes whether something is there, and says whether it has been away

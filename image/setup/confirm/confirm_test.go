@@ -15,6 +15,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var all = Rules{Within: 120 * time.Second, Peers: []string{"r-a", "r-b"}, Edged: true, SSH: []string{"192.0.2.1:22"}}
 
+// mine is a change by somebody who is known, two by one of two people.
+var (
+	mine = Rules{Within: 120 * time.Second, Logins: []string{"203.0.113.9:50000 192.0.2.1:22"}}
+	two  = Rules{Within: 120 * time.Second, Logins: []string{"203.0.113.9:50000 192.0.2.1:22", "203.0.113.10:50000 192.0.2.1:22"}}
+)
+
 func fine() Facts {
 	return Facts{Pending: true, Edged: true, Established: []string{"r-a", "r-b"}, SSH: []string{"192.0.2.1:22"}}
 }
@@ -58,6 +64,34 @@ func TestWatch(t *testing.T) {
 			}
 		}, Revert, "nobody", 120 * s},
 		"another address of sshd": {all, func(_ time.Duration, f *Facts) { f.SSH = []string{"192.0.2.2:22"} }, Revert, "on 192.0.2.1:22", 10 * s},
+		"the login hangs": {mine, func(d time.Duration, f *Facts) {
+			f.Open = mine.Logins
+			if d >= 5*s {
+				f.Stuck = mine.Logins
+			}
+		}, Revert, "for 30s nothing has arrived at whoever is logged in: 203.0.113.9:50000", 35 * s},
+		"the login hangs for a while": {mine, func(d time.Duration, f *Facts) {
+			f.Open = mine.Logins
+			if d >= 5*s && d < 34*s {
+				f.Stuck = mine.Logins
+			}
+		}, Revert, "nobody", 120 * s},
+		"it hangs, and somebody comes in anew": {mine, func(d time.Duration, f *Facts) {
+			f.Open, f.Stuck, f.Fresh = mine.Logins, mine.Logins, d >= 20*s
+		}, Revert, "nobody", 120 * s},
+		"it has ended": {mine, func(time.Duration, *Facts) {}, Revert, "nobody", 120 * s},
+		"one of two hangs": {two, func(_ time.Duration, f *Facts) {
+			f.Open, f.Stuck = two.Logins, two.Logins[:1]
+		}, Revert, "nobody", 120 * s},
+		"one of two has ended, the other hangs": {two, func(_ time.Duration, f *Facts) {
+			f.Open, f.Stuck = two.Logins[:1], two.Logins[:1]
+		}, Revert, "203.0.113.9:50000", 30 * s},
+		"no route any more": {mine, func(d time.Duration, f *Facts) {
+			if d >= 5*s {
+				f.NoRoute = mine.Logins
+			}
+		}, Revert, "for 10s there has been no route to whoever was logged in: 203.0.113.9:50000", 15 * s},
+		"a route to one of two": {two, func(_ time.Duration, f *Facts) { f.NoRoute = two.Logins[:1] }, Revert, "nobody", 120 * s},
 		"both at once": {all, func(d time.Duration, f *Facts) {
 			if d >= 20*s {
 				f.SSH = nil
