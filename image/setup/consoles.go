@@ -16,9 +16,9 @@ import (
 // screen is the first virtual terminal, which a screen shows.
 const screen = "tty1"
 
-// Terminals are those on which people may sit: the screen, and the serial ports
-// behind which there is hardware (the kernel names some of type 0 that do not exist).
-// sys is /sys.
+// Terminals are those on which people may sit: the screen, the serial ports behind
+// which there is hardware (the kernel names some of type 0 that do not exist), and what
+// else is the kernel's console, such as hvc0, for which systemd has a login. sys is /sys.
 func Terminals(sys string) (out []string) {
 	class := filepath.Join(sys, "class/tty")
 	if _, err := os.Stat(filepath.Join(class, screen)); err == nil {
@@ -30,6 +30,13 @@ func Terminals(sys string) (out []string) {
 		kind, err := os.ReadFile(filepath.Join(port, "type"))
 		if text := strings.TrimSpace(string(kind)); err == nil && text != "0" && text != "" {
 			out = append(out, filepath.Base(port))
+		}
+	}
+	active, _ := os.ReadFile(filepath.Join(class, "console/active"))
+	for _, name := range strings.Fields(string(active)) {
+		// tty0 is whatever the screen shows.
+		if name != "tty0" && !slices.Contains(out, name) {
+			out = append(out, name)
 		}
 	}
 	return out

@@ -36,12 +36,16 @@ func TestConsolesInRescue(t *testing.T) {
 		b.terminal(fmt.Sprintf("ttyS%d", i), kind, fmt.Sprintf("4:%d", 64+i))
 	}
 	b.terminal("tty1", "", "4:1")
+	b.terminal("console", "", "5:1")
+	if err := os.WriteFile(filepath.Join(b.place.Sys, "class/tty/console/active"), []byte("tty0 ttyS0 hvc0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	told := func() string {
 		defer func() { *b.place.System.(notes).told = nil }()
 		return strings.Join(slices.DeleteFunc(*b.place.System.(notes).told, func(s string) bool { return !strings.HasPrefix(s, "reload") }), ", ")
 	}
 	b.boot(nil)
-	if got := told(); got != "reload units getty@tty1.service serial-getty@ttyS0.service serial-getty@ttyS1.service" {
+	if got := told(); got != "reload units getty@tty1.service serial-getty@ttyS0.service serial-getty@ttyS1.service serial-getty@hvc0.service" {
 		t.Error(got)
 	}
 	for name := range logins() {
@@ -58,7 +62,7 @@ func TestConsolesInRescue(t *testing.T) {
 	}
 	b.place.Terminal = "ttyS1"
 	b.want(b.again(goodTree(t)), OK, 1, "")
-	if got := told(); got != "reload units getty@tty1.service serial-getty@ttyS0.service" {
+	if got := told(); got != "reload units getty@tty1.service serial-getty@ttyS0.service serial-getty@hvc0.service" {
 		t.Error(got)
 	}
 	for name := range logins() {
