@@ -62,7 +62,7 @@ func TestFetchEnds(t *testing.T) {
 // TestAgainEnds: with the clock of a test, the loop itself.
 func TestAgainEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &Fetcher{From: &short{}, Dir: t.TempDir(), Free: plenty}
+		f := &Fetcher{From: &shortBody{}, Dir: t.TempDir(), Free: plenty}
 		file := File{Part: Root, Name: "x", PackedSize: 100, PackedSHA256: strings.Repeat("0", 64)}
 		start := time.Now()
 		err := f.one(t.Context(), file, f.path(file), func(int64) {})
@@ -184,10 +184,10 @@ func TestLockIsOfRoot(t *testing.T) {
 	}
 }
 
-// short is a source that has half of each file, and cannot begin in the middle.
-type short struct{}
+// shortBody is a source that has half of each file, and cannot begin in the middle.
+type shortBody struct{}
 
-func (*short) Open(_ context.Context, _ string, offset int64) (io.ReadCloser, error) {
+func (*shortBody) Open(_ context.Context, _ string, offset int64) (io.ReadCloser, error) {
 	if offset > 0 {
 		return nil, errNoRange
 	}
