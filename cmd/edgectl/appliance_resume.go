@@ -59,6 +59,8 @@ func (r *resume) run(ctx context.Context) error {
 		if err := r.confirm(ctx, here, u); err != nil {
 			return fmt.Errorf("version %s is not taken for good, and a drain of the upgrade stays: %w", here.version, err)
 		}
+	} else if err := r.forgive(here); err != nil {
+		return err
 	}
 	if u.Drain == "" {
 		return nil
@@ -69,6 +71,26 @@ func (r *resume) run(ctx context.Context) error {
 	}
 	u.Drain = ""
 	return r.box.state().SetUpgrade(u, r.now())
+}
+
+// forgive ends that the version that runs is refused: it was rolled back, what it was
+// left for was no better, and here it is good again.
+func (r *resume) forgive(here booted) error {
+	list, err := r.box.state().Refused()
+	if err != nil || slot.RefusedOf(list, here.version) == nil {
+		return err
+	}
+	if err := r.box.state().Forgive(here.version); err != nil {
+		return err
+	}
+	return r.tellGood(here)
+}
+
+// tellGood tells of this boot anew.
+func (r *resume) tellGood(here booted) error {
+	report := r.box.report(here)
+	report.Judged, report.Verdict = true, boot.Verdict{Good: true}
+	return r.box.tell(report.Report)
 }
 
 // confirm sees that the version is blessed, and writes down that it is good.
@@ -85,9 +107,7 @@ func (r *resume) confirm(ctx context.Context, here booted, u *slot.Upgrade) erro
 		return err
 	}
 	r.say(fmt.Sprintf("version %s is good", here.version))
-	report := r.box.report(here)
-	report.Judged, report.Verdict = true, boot.Verdict{Good: true}
-	return r.box.tell(report.Report)
+	return r.tellGood(here)
 }
 
 // blessed says why the UKI of a version still has a counter.

@@ -41,6 +41,7 @@ import (
 type node struct {
 	mu      sync.Mutex
 	refuses bool
+	keeps   bool // undrain is refused
 	down    bool // no peer is established
 	onDrain func()
 	drains  []edge.Drain
@@ -64,6 +65,10 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			n.onDrain()
 		}
 	case "/v1/undrain":
+		if n.keeps {
+			socket.Fail(w, http.StatusConflict, errors.New("the disk is full"))
+			return
+		}
 		n.orders = append(n.orders, "undrain")
 		n.drains = slices.DeleteFunc(n.drains, all)
 	}

@@ -21,8 +21,11 @@ func (o *options) rollbackCommandOn(b *box) *cobra.Command {
 		Long: "Drain this node with the guard's permit, set the version that runs aside, and reboot into that of the other\n" +
 			"slot. It is under trial there: if it is not good within 3 boots, the box comes back to this one. The version\n" +
 			"that is left is refused by edgectl upgrade from then on, unless forced. The drain is taken back when the\n" +
-			"other version is good. Whatever ends this command, the same command goes on from there.\n" +
-			"A login that breaks does not end it; ^C does.",
+			"other version is good. Whatever ends this command, the same command goes on from there. A login that breaks\n" +
+			"does not end it; ^C does.\n\n" +
+			"While a version is staged that was never booted, there is nothing to go back to: the slot of the version\n" +
+			"before has been overwritten. What is staged is taken back then, as by edgectl upgrade --cancel, and nothing\n" +
+			"is rebooted.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if r.wait <= 0 {
@@ -76,12 +79,13 @@ func (r *rollback) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if staged(last, here.version) {
+		u := &upgrade{leaving: r.leaving, here: here, last: last, disk: disk}
+		return u.takeBack(ctx)
+	}
 	to, err := backTo(all, here.version, refused, r.force)
 	if err != nil {
 		return err
-	}
-	if last.OnTrial() && last.Payload != nil && last.Version == to.Version && !r.force {
-		return fmt.Errorf("there is no version to go back to: the other slot has %s, which is staged and was never good here; edgectl upgrade goes there (--force does too, and refuses %s from then on)", to.Version, here.version)
 	}
 	setup, err := r.box.setup()
 	if err != nil {
@@ -95,7 +99,7 @@ func (r *rollback) run(ctx context.Context) (err error) {
 		now.Drain = last.Drain
 	}
 	if err := r.drain(ctx, now, fmt.Sprintf("edgectl rollback from %s to %s", now.From, now.Version)); err != nil {
-		return errors.Join(err, r.putBack(last))
+		return errors.Join(err, r.putBack(last, now.Drain))
 	}
 	if err := r.turn(ctx, disk.writer, now, to); err != nil {
 		return errors.Join(err, r.undrain(now))
@@ -103,13 +107,20 @@ func (r *rollback) run(ctx context.Context) (err error) {
 	return r.restart(ctx, now, &disk)
 }
 
-// putBack has the state of the last upgrade as it was: nothing has come of this.
-func (r *rollback) putBack(last *slot.Upgrade) error {
+// putBack has the state of the last upgrade as it was: nothing has come of this. A
+// drain that could not be taken back stays on record: edge-resume ends it by that.
+func (r *rollback) putBack(last *slot.Upgrade, drain string) error {
 	if last == nil {
 		last = &slot.Upgrade{Stage: slot.Failed}
 	}
-	last.Drain = ""
+	last.Drain = drain
 	return r.box.state().SetUpgrade(last, r.now())
+}
+
+// staged says that an upgrade, and not a rollback that was cut short, has put a
+// version into the other slot that does not run.
+func staged(last *slot.Upgrade, running string) bool {
+	return last.OnTrial() && last.Payload != nil && last.Version != running
 }
 
 // turn makes the other version the one that is booted. That it can be given up again

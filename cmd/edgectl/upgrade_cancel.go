@@ -28,14 +28,19 @@ func (u *upgrade) cancel(ctx context.Context) (err error) {
 	if err := mayCancel(u.here, u.last); err != nil {
 		return err
 	}
-	// It fails for much that does not count, such as a unit that has failed.
-	if out, _ := u.box.exec(ctx, "systemctl", "is-system-running"); strings.TrimSpace(string(out)) == "stopping" {
-		return fmt.Errorf("the reboot into %s has begun: leave it there with edgectl rollback", u.last.Version)
-	}
 	if u.disk, err = u.box.open(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, u.disk.close()) }()
+	return u.takeBack(ctx)
+}
+
+// takeBack removes what is staged, and has the version that runs be the next that boots.
+func (u *upgrade) takeBack(ctx context.Context) (err error) {
+	// It fails for much that does not count, such as a unit that has failed.
+	if out, _ := u.box.exec(ctx, "systemctl", "is-system-running"); strings.TrimSpace(string(out)) == "stopping" {
+		return fmt.Errorf("the reboot into %s has begun: leave it there with edgectl rollback", u.last.Version)
+	}
 	u.disk.writer.Tell = u.say
 	if err := u.stepForward(ctx); err != nil {
 		return err

@@ -144,22 +144,6 @@ func TestLoginBreaks(t *testing.T) {
 	}
 }
 
-// TestRollbackIsNotForward: a version that is staged was never here.
-func TestRollbackIsNotForward(t *testing.T) {
-	t.Parallel()
-	c := newTrial(t)
-	c.must("upgrade", "--stage-only", c.payload("1.2.0"))
-	c.refuses("the other slot has 1.2.0, which is staged", "rollback")
-	if list, err := c.box().state().Refused(); len(list) != 0 || err != nil || c.reboots() != 0 {
-		t.Errorf("%v, %v, %d reboots", list, err, c.reboots())
-	}
-	c.expectOrders()
-	c.must("rollback", "--force")
-	if c.reboots() != 1 {
-		t.Error("no reboot")
-	}
-}
-
 // TestUpgradeWhileJudged: what an operator begins while a boot looks back is not taken for
 // what has failed.
 func TestUpgradeWhileJudged(t *testing.T) {

@@ -60,8 +60,6 @@ func Judge(f Facts) Verdict {
 		return Verdict{Why: first + "; there is no other version to boot, so it stays"}
 	case other.Spent() && !other.SetAside():
 		return Verdict{Why: fmt.Sprintf("%s; the other version, %s, has failed as well, so it stays", first, other.Version)}
-	case other.SetAside() && slot.RefusedOf(f.Refused, other.Version) != nil:
-		return Verdict{Why: fmt.Sprintf("%s; the other version, %s, was rolled back by hand, so it stays", first, other.Version)}
 	case !gives(*f.Counter, other):
 		return Verdict{Why: fmt.Sprintf("%s; the other version, %s, is older and was set aside, so this one would be booted again: it stays", first, other.Version)}
 	case f.Counter.Left > 0:
