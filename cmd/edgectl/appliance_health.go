@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,20 +19,32 @@ import (
 const (
 	healthWithin = 180 * time.Second
 	healthEvery  = 2 * time.Second
+	// healthAgain is how often the checks of a boot that is not good are repeated
+	// afterwards: hooks may cost something, and it is for as long as it takes. After
+	// so many times it is told how it stands.
+	healthAgain = 10 * time.Second
+	healthRound = 6
 )
 
 func (o *options) applianceHealthCommand(b *box) *cobra.Command {
 	h := &healthRun{options: o, box: b}
 	c := &cobra.Command{
 		Use: "health", Short: "Judge this boot: good, to be given up, or to stay up and alarm", Args: cobra.NoArgs,
+		Long: "health repeats the checks until all pass: then this boot is good. If they do not within --within, and this\n" +
+			"version is under trial, and there is another to boot, it reboots. Else it alarms, and goes on until they pass:\n" +
+			"a router that comes back after an hour makes the boot good as well.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if h.within <= 0 {
 				return fmt.Errorf("--within %s is not above 0", h.within)
+			}
+			if h.again <= 0 {
+				return fmt.Errorf("--again %s is not above 0", h.again)
 			}
 			return asProblem(h.run(c.Context()))
 		},
 	}
 	c.Flags().DurationVar(&h.within, "within", healthWithin, "until `when` all checks must have passed")
+	c.Flags().DurationVar(&h.again, "again", healthAgain, "how `often` they are repeated afterwards")
 	c.Flags().BoolVar(&h.once, "once", false, "run each check once, tell, and change nothing")
 	return c
 }
@@ -40,6 +54,7 @@ type healthRun struct {
 	*options
 	box    *box
 	within time.Duration
+	again  time.Duration
 	once   bool
 }
 
@@ -58,26 +73,73 @@ func (h *healthRun) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := h.box.report(here)
-	checks := h.checks(r.Facts)
+	report := h.box.report(here)
+	r := &report
 	if h.once {
-		r.Failed = boot.Once(ctx, checks)
+		r.Failed = boot.Once(ctx, h.checks(r.Facts))
 		r.Verdict, r.Judged = boot.Judge(r.Facts), true
-		return h.answer(r)
+		return h.answer(*r)
 	}
-	h.before(&r)
-	r.Failed = boot.Watch(ctx, checks, boot.Pace{Within: h.within, Every: healthEvery})
-	if ctx.Err() != nil {
-		return errors.New("interrupted: this boot is not judged")
+	h.before(r)
+	for pace := (boot.Pace{Within: h.within, Every: healthEvery}); ; pace = (boot.Pace{Within: healthRound * h.again, Every: h.again}) {
+		// Made anew each time: a configuration brings others.
+		failed := boot.Watch(ctx, h.checks(r.Facts), pace)
+		if ctx.Err() != nil {
+			return interrupted(r)
+		}
+		err := h.judge(r, failed)
+		switch {
+		case r.Verdict.Reboot:
+			return errors.Join(err, h.box.giveUp(ctx))
+		case r.Verdict.Good:
+			return err
+		}
 	}
+}
+
+// interrupted is the end of a judgement from outside, as by a reboot.
+func interrupted(r *reported) error {
+	if r.Judged {
+		return fmt.Errorf("interrupted: this boot was not good: %s", r.Verdict.Why)
+	}
+	return errors.New("interrupted: this boot is not judged")
+}
+
+// judge has the verdict of what has failed, and tells of it; on the console only of
+// what is new. All other facts are those of the start of this boot: once a version is
+// to stay up, nothing that happens later makes the box reboot by itself.
+func (h *healthRun) judge(r *reported, failed []slot.Failure) error {
+	again := r.Judged && slices.Equal(boot.FailedNames(r.Failed), boot.FailedNames(failed))
+	r.Failed = failed
 	r.Verdict, r.Judged = boot.Judge(r.Facts), true
-	r.note(h.box.keep(r, h.now()))
-	r.note(h.box.tell(r.Report))
-	err = h.answer(r)
-	if r.Verdict.Reboot {
-		err = errors.Join(err, h.box.reboot(ctx))
+	notes := r.Notes
+	if !again {
+		r.note(h.box.keep(*r, h.now()))
 	}
+	r.note(h.box.markJudged(r.Verdict))
+	r.note(h.box.tell(r.Report))
+	var err error
+	if !again {
+		err = h.answer(*r)
+	}
+	r.Notes = notes // those of this round
 	return err
+}
+
+// judgedFile says, while it is there, that this boot was judged and is not to be given
+// up: edge-deadman leaves it alone.
+const judgedFile = slot.RunDir + "/judged"
+
+// markJudged leaves judgedFile, unless the box is to reboot: then it has to.
+func (b *box) markJudged(v boot.Verdict) error {
+	if v.Reboot {
+		return nil
+	}
+	path := b.path(judgedFile)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), slot.ReplaceFile(path, []byte(v.Why+"\n"))); err != nil {
+		return fmt.Errorf("say that this boot is judged: %w", err)
+	}
+	return nil
 }
 
 // before does what is not to wait for the checks: it remembers a version that the box

@@ -209,12 +209,30 @@ func execute(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// reboot asks systemd, which stops edgebgp first.
+// reboot asks systemd, which stops edgebgp first. If that cannot be done the caller
+// stays up, and says so.
 func (b *box) reboot(ctx context.Context) error {
 	if _, err := b.exec(ctx, "systemctl", "reboot"); err != nil {
 		return fmt.Errorf("reboot: %w", err)
 	}
 	return nil
+}
+
+// giveUp is reboot for a version that must not stay: what may be broken in it is what
+// reboots. With --force the manager stops nobody, and with it twice nobody is asked.
+func (b *box) giveUp(ctx context.Context) error {
+	err := b.reboot(ctx)
+	if err == nil {
+		return nil
+	}
+	for _, args := range [][]string{{"reboot", "--force"}, {"reboot", "--force", "--force"}} {
+		if _, again := b.exec(ctx, "systemctl", args...); again == nil {
+			return nil
+		} else {
+			err = errors.Join(err, again)
+		}
+	}
+	return err
 }
 
 // rootHash reads that of a verity partition.

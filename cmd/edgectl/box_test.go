@@ -75,6 +75,13 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	socket.JSON(w, http.StatusOK, n.status())
 }
 
+// set changes it while it is asked.
+func (n *node) set(change func(*node)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(n)
+}
+
 func (n *node) status() edge.SystemStatus {
 	d := edge.Decision{Prefix: prefix4, Rung: edge.Announced}
 	if len(n.drains) > 0 {
