@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,8 +110,10 @@ func TestVerify(t *testing.T) {
 			}
 		}
 	}
-	for path := range files(t, ".path") {
-		units = append(units, filepath.Base(path))
+	for _, ending := range []string{".path", ".timer"} {
+		for path := range files(t, ending) {
+			units = append(units, filepath.Base(path))
+		}
 	}
 	out, err := exec.CommandContext(t.Context(), "systemd-analyze", append([]string{"verify", "--man=no", "--root=" + root, "boot-complete.target"}, units...)...).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
@@ -134,9 +137,8 @@ func TestPresets(t *testing.T) {
 		find(t, "/usr/lib/systemd/system/"+m[1])
 	}
 	all := files(t, ".service")
-	for path, text := range files(t, ".path") {
-		all[path] = text
-	}
+	maps.Copy(all, files(t, ".path"))
+	maps.Copy(all, files(t, ".timer"))
 	for path, text := range all {
 		if installs := strings.Contains(text, "\n[Install]\n"); installs != slices.Contains(listed, filepath.Base(path)) {
 			t.Errorf("%s: has [Install]: %v; in the preset: %v", path, installs, !installs)
