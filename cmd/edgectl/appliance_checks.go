@@ -14,10 +14,12 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/cmd/internal/socket"
 	"github.com/catchment-dev/edge/image/boot"
+	"github.com/catchment-dev/edge/image/firewall"
 	"github.com/catchment-dev/edge/image/slot"
 )
 
@@ -39,6 +41,7 @@ func (h *healthRun) checks(f boot.Facts) []boot.Check {
 	}
 	if s, err := h.box.setup(); err != nil || s.State != boot.SetupUnconfigured {
 		out = append(out,
+			boot.Check{Name: "firewall", Run: func(context.Context) error { return h.box.checkFirewall() }},
 			boot.Check{Name: "edged", Run: h.ask(func(st edge.SystemStatus) error { return boot.Edged(st, h.now()) })},
 			boot.Check{Name: "xdp", Run: h.ask(h.checkXDP)},
 			boot.Check{Name: "bgp", Run: h.ask(h.checkBGP)},
@@ -70,8 +73,7 @@ func (b *box) checkDisk() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("/var cannot be written: %w", err)
 	}
-	path := filepath.Join(dir, "probe")
-	if err := errors.Join(slot.ReplaceFile(path, make([]byte, 4096)), os.Remove(path)); err != nil {
+	if err := probe(dir); err != nil {
 		return fmt.Errorf("/var cannot be written: %w", err)
 	}
 	free, err := slot.FreeSpace(dir)
@@ -84,6 +86,18 @@ func (b *box) checkDisk() error {
 	return nil
 }
 
+// probe writes a block to a file without a name: it is gone however this ends, and
+// two of us do not meet.
+func probe(dir string) error {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	_, err = f.Write(make([]byte, 4096))
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
 func (b *box) checkSetup(before bool) error {
 	s, err := b.setup()
 	if err != nil {
@@ -93,6 +107,25 @@ func (b *box) checkSetup(before bool) error {
 		return errors.New("edge-setup has not said anything yet")
 	}
 	return boot.Configuration(s, before)
+}
+
+// checkFirewall asks the kernel, not the unit: a box without its rules serves as well
+// as any, and is open to everybody.
+func (b *box) checkFirewall() error {
+	c, err := edge.Load(b.path(edgeConfig))
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if !c.Local.HostFirewall.On(true) {
+		return nil
+	}
+	switch there, err := b.firewall(); {
+	case err != nil:
+		return err
+	case !there:
+		return fmt.Errorf("the packet filter has no table inet %s: systemctl status edge-firewall says why", firewall.Table)
+	}
+	return nil
 }
 
 // ask hands the status of edged to a check.

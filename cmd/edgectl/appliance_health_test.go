@@ -20,11 +20,12 @@ func TestHealthChecks(t *testing.T) {
 		"configuration: the configuration of EDGECFG is not valid: e.yaml:1:1: bad": func(c *trial) {
 			c.put(setupResult, []byte(`{"format":1,"state":"rescue","source":"EDGECFG","errors":["e.yaml:1:1: bad"]}`))
 		},
-		"configuration: the version before had a configuration": func(c *trial) { c.put(setupResult, []byte(`{"state":"unconfigured"}`)) },
-		"configuration: edge-setup has not said":                func(c *trial) { os.Remove(filepath.Join(c.root, setupResult)) },
-		"sshd: nothing listens on TCP port":                     func(c *trial) { c.put("/proc/net/tcp", nil) },
-		"edged: edged does not answer":                          func(c *trial) { c.socket += ".gone" },
-		"edgeproxy: edgeproxy does not answer":                  func(c *trial) { os.Remove(filepath.Join(c.root, "/run/edge/edgeproxy.sock")) },
+		"configuration: the version before had a configuration":   func(c *trial) { c.put(setupResult, []byte(`{"state":"unconfigured"}`)) },
+		"configuration: edge-setup has not said":                  func(c *trial) { os.Remove(filepath.Join(c.root, setupResult)) },
+		"sshd: nothing listens on TCP port":                       func(c *trial) { c.put("/proc/net/tcp", nil) },
+		"firewall: the packet filter has no table inet edge_host": func(c *trial) { c.bare = true },
+		"edged: edged does not answer":                            func(c *trial) { c.socket += ".gone" },
+		"edgeproxy: edgeproxy does not answer":                    func(c *trial) { os.Remove(filepath.Join(c.root, "/run/edge/edgeproxy.sock")) },
 		"hook:origin: the origin is far": func(c *trial) {
 			c.put(hookFolder+"/origin", []byte("#!/bin/sh\necho the origin is far\nexit 1\n"))
 			if err := os.Chmod(filepath.Join(c.root, hookFolder, "origin"), 0o755); err != nil {
@@ -41,6 +42,16 @@ func TestHealthChecks(t *testing.T) {
 			t.Errorf("%s: --once changes something", want)
 		}
 	}
+}
+
+// TestFirewallIsOff: a box whose configuration wants no rules needs none.
+func TestFirewallIsOff(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	c.bare = true
+	c.refuses("firewall: ", "appliance", "health", "--once")
+	c.put(edgeConfig, []byte(strings.Replace(c.read(edgeConfig), "node:\n", "node:\n  host_firewall: {mode: off}\n", 1)))
+	c.must("appliance", "health", "--once")
 }
 
 // await waits until a condition holds.

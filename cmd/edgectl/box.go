@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/catchment-dev/edge/image/boot"
+	"github.com/catchment-dev/edge/image/firewall"
 	"github.com/catchment-dev/edge/image/slot"
 	"github.com/catchment-dev/edge/image/verity"
 )
@@ -30,6 +31,8 @@ type box struct {
 	sshPort uint16
 	// xdp says why a link has no XDP program.
 	xdp func(link string) error
+	// firewall says whether the kernel has the table of the packet filter.
+	firewall func() (bool, error)
 }
 
 // opened is the disk while its slots are being written.
@@ -41,7 +44,7 @@ type opened struct {
 }
 
 func thisBox() *box {
-	return &box{root: "/", open: openDisk, exec: execute, sshPort: 22, xdp: xdpAttached}
+	return &box{root: "/", open: openDisk, exec: execute, sshPort: 22, xdp: xdpAttached, firewall: firewall.Applied}
 }
 
 func (b *box) path(name string) string { return filepath.Join(b.root, name) }

@@ -118,6 +118,7 @@ type trial struct {
 	onExec func(name string)
 	// stopping says that a reboot has begun.
 	stopping bool
+	bare     bool // the packet filter is empty
 }
 
 func newTrial(t *testing.T) *trial {
@@ -253,7 +254,7 @@ func (c *trial) esp() string {
 }
 
 func (c *trial) box() *box {
-	return &box{root: c.root, open: c.open, exec: c.exec, sshPort: c.sshPort, xdp: func(string) error { return nil }}
+	return &box{root: c.root, open: c.open, exec: c.exec, sshPort: c.sshPort, xdp: func(string) error { return nil }, firewall: func() (bool, error) { return !c.bare, nil }}
 }
 
 func (c *trial) open() (*opened, error) {
