@@ -35,7 +35,7 @@ func (h *healthRun) checks(f boot.Facts) []boot.Check {
 	before := f.Upgrade.OnTrial() && f.Upgrade.Version == f.Version && f.Upgrade.Configured
 	out := []boot.Check{
 		{Name: "version", Run: func(context.Context) error { return h.box.checkVersion(f) }},
-		{Name: "disk", Run: func(context.Context) error { return h.box.checkDisk() }},
+		{Name: boot.Disk, Run: func(context.Context) error { return h.box.checkDisk() }},
 		{Name: "configuration", Run: func(context.Context) error { return h.box.checkSetup(before) }},
 		{Name: "sshd", Run: h.box.checkSSH},
 	}

@@ -155,18 +155,32 @@ func (h *healthRun) before(r *reported) {
 	if back := boot.CameBack(r.Facts, h.now()); back != nil {
 		back.Journal = h.box.journalBefore()
 		r.note(st.Refuse(*back))
+		r.note(st.CountRollback(back.Version, back.Check))
 		r.Upgrade.Stage = slot.Failed
 		// The journal took its time: an operator may have begun the next one meanwhile.
 		if now, err := st.Upgrade(); err != nil || now.OnTrial() && now.Since.Equal(r.Upgrade.Since) {
 			r.note(st.SetUpgrade(r.Upgrade, h.now()))
 		}
-		r.Refused = append(r.Refused, *back)
-		if list, err := st.Refused(); err == nil { // with how often
-			r.Refused = list
-		}
+		h.recall(r, *back)
 		fmt.Fprintf(h.stderr, "edgectl: came back from version %s: %s\n", back.Version, line(boot.Cause(*back)))
 	}
 	r.note(h.box.tell(r.Report))
+}
+
+// recall has the report say what is on record after a rollback, or, where nothing could
+// be written, what would be.
+func (h *healthRun) recall(r *reported, back slot.Refused) {
+	list, err := h.box.state().Refused()
+	if err != nil || slot.RefusedOf(list, back.Version) == nil {
+		list = append(slices.DeleteFunc(r.Refused, func(o slot.Refused) bool { return o.Version == back.Version }), back)
+	}
+	r.Refused = list
+	r.Refused = boot.Refusals(r.Facts)
+	counted, err := h.box.state().Rollbacks()
+	if err != nil || !slices.ContainsFunc(counted, func(o slot.Rollback) bool { return o.From == back.Version && o.Check == back.Check }) {
+		counted = slot.Counted(r.Rollbacks, back.Version, back.Check)
+	}
+	r.Rollbacks = counted
 }
 
 // reported is a report while it is made.
@@ -198,8 +212,14 @@ func (b *box) report(here booted) reported {
 	r.note(err)
 	r.Refused, err = st.Refused()
 	r.note(err)
+	r.Rollbacks, err = st.Rollbacks()
+	r.note(err)
 	r.Boots, err = st.Boots()
 	r.note(err)
+	if n := st.Noted(); n != nil && !slices.ContainsFunc(r.Boots, func(b slot.Boot) bool { return b.ID == n.ID }) {
+		r.Boots = append(r.Boots, *n)
+	}
+	r.Refused = boot.Refusals(r.Facts)
 	return r
 }
 
@@ -209,9 +229,26 @@ func (b *box) keep(r reported, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("read boot id: %w", err)
 	}
-	return b.state().AddBoot(slot.Boot{
+	this := slot.Boot{
 		ID: strings.TrimSpace(string(id)), Version: r.Version, Slot: r.Slot, Time: now.UTC(), Good: r.Verdict.Good, Failed: r.Failed,
-	})
+	}
+	st := b.state()
+	if r.Upgrade.OnTrial() && r.Upgrade.Version == r.Version {
+		this.Trial = r.Upgrade.Since
+		free, err := slot.FreeSpace(st.Dir)
+		if err == nil && free < leastFree && st.Note(this) == nil {
+			return nil // the room that is left is for the version before
+		}
+	}
+	return st.AddBoot(this)
+}
+
+// refused are the versions that are not taken again.
+func (b *box) refused(here booted) ([]slot.Refused, error) {
+	if _, err := b.state().Refused(); err != nil {
+		return nil, err
+	}
+	return b.report(here).Refused, nil
 }
 
 // Where this boot is told of.

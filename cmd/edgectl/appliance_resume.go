@@ -90,6 +90,9 @@ func (r *resume) forgive(here booted) error {
 func (r *resume) tellGood(here booted) error {
 	report := r.box.report(here)
 	report.Judged, report.Verdict = true, boot.Verdict{Good: true}
+	if err := r.box.checkDisk(); err != nil { // what a boot that is good may lack: see boot.Judge
+		report.Failed = []slot.Failure{{Check: boot.Disk, Reason: err.Error()}}
+	}
 	return r.box.tell(report.Report)
 }
 

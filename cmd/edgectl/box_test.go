@@ -41,8 +41,9 @@ import (
 type node struct {
 	mu      sync.Mutex
 	refuses bool
-	keeps   bool // undrain is refused
-	down    bool // no peer is established
+	keeps   bool         // undrain is refused
+	keep    func() error // whether an order can be kept; nil: it can
+	down    bool         // no peer is established
 	onDrain func()
 	drains  []edge.Drain
 	orders  []string
@@ -51,6 +52,12 @@ type node struct {
 func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.keep != nil && r.Method == http.MethodPost {
+		if err := n.keep(); err != nil {
+			socket.Fail(w, http.StatusConflict, err)
+			return
+		}
+	}
 	all := func(o edge.Drain) bool { return o.Service == "" && o.Prefix == netip.Prefix{} }
 	switch r.URL.Path {
 	case "/v1/drain":
@@ -118,7 +125,8 @@ type trial struct {
 	onExec func(name string)
 	// stopping says that a reboot has begun.
 	stopping bool
-	bare     bool // the packet filter is empty
+	bare     bool         // the packet filter is empty
+	said     bytes.Buffer // on standard error
 }
 
 func newTrial(t *testing.T) *trial {
@@ -321,6 +329,11 @@ func (c *trial) call(args ...string) (out string, err error) {
 func (c *trial) callCtx(ctx context.Context, args ...string) (string, error) {
 	c.t.Helper()
 	var stdout, stderr bytes.Buffer
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.said.Write(stderr.Bytes())
+	}()
 	o := &options{env: env{stdout: &stdout, stderr: &stderr, now: func() time.Time { return time.Now() }, user: "ops"}, output: "text", socket: c.socket, timeout: 5 * time.Second}
 	root := &cobra.Command{Use: "edgectl", SilenceErrors: true, SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "")

@@ -57,7 +57,7 @@ func (r *rollback) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	refused, err := r.box.state().Refused()
+	refused, err := r.box.refused(here)
 	if err != nil {
 		return err
 	}

@@ -151,7 +151,7 @@ func (u *upgrade) look() (err error) {
 	if u.last, err = u.box.state().Upgrade(); err != nil {
 		return err
 	}
-	if u.refused, err = u.box.state().Refused(); err != nil {
+	if u.refused, err = u.box.refused(u.here); err != nil {
 		return err
 	}
 	if !u.stageOnly { // it is asked again before the drain: this is for who would wait in vain

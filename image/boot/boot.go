@@ -7,6 +7,7 @@ package boot
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -27,7 +28,9 @@ type Facts struct {
 	// Upgrade is the last that was begun; nil: none was.
 	Upgrade *slot.Upgrade
 	Refused []slot.Refused
-	Boots   []slot.Boot
+	// Rollbacks count what the box has come back from.
+	Rollbacks []slot.Rollback
+	Boots     []slot.Boot
 	// Failed are the checks that failed until the deadline.
 	Failed []slot.Failure
 }
@@ -43,10 +46,26 @@ type Verdict struct {
 // Judge decides. A version is only given up while it is under trial, and if there
 // is another that may be better: else a box whose last good version fails, for want
 // of a peer perhaps, would reboot for ever.
+//
+// A version that is to stay and fails on its disk alone is good: it serves, and only in
+// a boot that is good the box comes back on the air. What has filled the disk is perhaps
+// the version that it has come back from.
 func Judge(f Facts) Verdict {
 	if len(f.Failed) == 0 {
 		return Verdict{Good: true, Why: "all checks have passed"}
 	}
+	v := giveUp(f)
+	if names := FailedNames(f.Failed); !v.Reboot && len(names) == 1 && names[0] == Disk {
+		return Verdict{Good: true, Why: "all other checks have passed, and no other version would be better; " + v.Why}
+	}
+	return v
+}
+
+// Disk is the name of the check of /var.
+const Disk = "disk"
+
+// giveUp decides of a boot that has failed.
+func giveUp(f Facts) Verdict {
 	first := fmt.Sprintf("%s: %s", f.Failed[0].Check, f.Failed[0].Reason)
 	if f.Counter == nil {
 		return Verdict{Why: first + "; this version was good before, so it stays"}
@@ -91,9 +110,22 @@ func CameBack(f Facts, now time.Time) *slot.Refused {
 	if tried == 0 { // it is still to be booted, or it is good, or its UKI was taken away
 		return nil
 	}
-	r := &slot.Refused{Version: u.Version, When: now, Check: slot.NeverUp, Reason: fmt.Sprintf(
+	return failure(f, u.Version, now, tried, func(b slot.Boot) bool {
+		if b.Trial.IsZero() {
+			return !b.Time.Before(u.Since)
+		}
+		return b.Trial.Equal(u.Since)
+	})
+}
+
+// failure is why a version is refused, by its judgements that count.
+func failure(f Facts, version string, now time.Time, tried int, counts func(slot.Boot) bool) *slot.Refused {
+	r := &slot.Refused{Version: version, When: now, Check: slot.NeverUp, Times: 1, Reason: fmt.Sprintf(
 		"it was booted %s and never came to be judged: it crashed, hung, or could not use its root or its disk", times(tried))}
-	if b := last(f.Boots, u.Version); b != nil {
+	for _, b := range f.Boots {
+		if b.Version != version || b.Good || len(b.Failed) == 0 || !counts(b) {
+			continue
+		}
 		r.Check, r.Reason = b.Failed[0].Check, b.Failed[0].Reason
 		for _, more := range b.Failed[1:] {
 			r.Reason += fmt.Sprintf("; %s: %s", more.Check, more.Reason)
@@ -102,15 +134,21 @@ func CameBack(f Facts, now time.Time) *slot.Refused {
 	return r
 }
 
-// last is the last boot of a version that failed, of those since another one ran: the
-// order counts, as the clock of a box may be set between two boots. nil: there is none.
-func last(boots []slot.Boot, version string) *slot.Boot {
-	for i := len(boots) - 1; i >= 0 && boots[i].Version == version; i-- {
-		if b := &boots[i]; !b.Good && len(b.Failed) > 0 {
-			return b
-		}
+// Refusals are the versions that are not taken again: those on record, and those that
+// the names on the EFI partition tell of. If the disk is full, or the power fails
+// before it is written down, they are all that is left of it.
+func Refusals(f Facts) []slot.Refused {
+	out := slices.Clone(f.Refused)
+	if back := CameBack(f, time.Time{}); back != nil && slot.RefusedOf(out, back.Version) == nil {
+		out = append(out, *back)
 	}
-	return nil
+	for _, k := range f.UKIs {
+		if k.Version == f.Version || !k.Spent() || k.SetAside() || slot.RefusedOf(out, k.Version) != nil {
+			continue
+		}
+		out = append(out, *failure(f, k.Version, time.Time{}, k.Done, func(slot.Boot) bool { return true }))
+	}
+	return out
 }
 
 func times(n int) string {

@@ -101,6 +101,64 @@ func TestJudgeNeverLoops(t *testing.T) {
 	}
 }
 
+// TestJudgeFullDisk: a box that is to stay serves, whatever has filled its disk.
+func TestJudgeFullDisk(t *testing.T) {
+	full := []slot.Failure{{Check: Disk, Reason: "/var is full"}}
+	for _, c := range []struct {
+		name, booted, esp string
+		failed            []slot.Failure
+		good, reboot      bool
+	}{
+		{name: "good before", booted: "1.1.0", esp: "1.1.0 1.2.0+0-3", failed: full, good: true},
+		{name: "under trial", booted: "1.2.0+2-1", esp: "1.1.0 1.2.0+2-1", failed: full, reboot: true},
+		{name: "what was set aside and came back", booted: "1.1.0+0-1", esp: "1.0.0+0-3 1.1.0+0-1", failed: full, good: true},
+		{name: "and no BGP", booted: "1.1.0", esp: "1.1.0 1.2.0+0-3", failed: append(noBGP(), full...)},
+	} {
+		u := ukis(t, c.booted)[0]
+		f := Facts{Version: u.Version, UKIs: ukis(t, c.esp), Failed: c.failed}
+		if u.Counted {
+			f.Counter = &u
+		}
+		v := Judge(f)
+		if v.Good != c.good || v.Reboot != c.reboot {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+		if a := (Report{Facts: f, Judged: true, Verdict: v}).Alarms(); v.Good && (len(a) != 1 || a[0] != "disk: /var is full") {
+			t.Errorf("%s: alarms %q", c.name, a)
+		}
+	}
+}
+
+// TestRefusals: the names on the EFI partition tell what nobody could write down.
+func TestRefusals(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+	trial := &slot.Upgrade{Stage: slot.Rebooting, Version: "1.2.0", From: "1.1.0", Since: since}
+	noted := slot.Boot{ID: "x", Version: "1.2.0", Trial: since, Failed: []slot.Failure{{Check: Disk, Reason: "/var is full"}}}
+	for _, c := range []struct {
+		name, esp string
+		facts     Facts
+		want      string
+	}{
+		{name: "nothing", esp: "1.1.0 1.2.0"},
+		{name: "staged", esp: "1.1.0 1.2.0+3", facts: Facts{Upgrade: trial}},
+		{name: "its tries are used up", esp: "1.1.0 1.2.0+0-3", want: "1.2.0 boot"},
+		{name: "it was left before that", esp: "1.1.0 1.2.0+1-2", facts: Facts{Upgrade: trial}, want: "1.2.0 boot"},
+		{name: "with a judgement", esp: "1.1.0 1.2.0+0-3", facts: Facts{Boots: []slot.Boot{noted}}, want: "1.2.0 disk"},
+		{name: "on record", esp: "1.1.0 1.2.0+0-3", facts: Facts{Refused: []slot.Refused{{Version: "1.2.0", Check: "bgp"}}}, want: "1.2.0 bgp"},
+		{name: "set aside by an order", esp: "1.1.0 1.2.0+0"},
+		{name: "the one that runs", esp: "1.1.0+0-1 1.0.0+0-3", want: "1.0.0 boot"},
+	} {
+		c.facts.Version, c.facts.UKIs = "1.1.0", ukis(t, c.esp)
+		var got []string
+		for _, r := range Refusals(c.facts) {
+			got = append(got, r.Version+" "+r.Check)
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestCameBack(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	now := since.Add(time.Hour)
@@ -133,6 +191,10 @@ func TestCameBack(t *testing.T) {
 		{name: "no BGP", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
 			boots: []slot.Boot{judged("1.1.0", since, noBGP()...), judged("1.2.0", now, append(noBGP(), slot.Failure{Check: "xdp", Reason: "not attached"})...)},
 			check: "bgp", reason: "no peer is established; xdp: not attached"},
+		{name: "no BGP, and the clock was set back", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
+			boots: []slot.Boot{ofTrial(judged("1.2.0", since.Add(-time.Hour), noBGP()...), since)}, check: "bgp"},
+		{name: "of a trial before, and the clock was set back", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
+			boots: []slot.Boot{ofTrial(judged("1.2.0", since.Add(time.Hour), noBGP()...), since.Add(time.Minute))}, check: slot.NeverUp},
 		{name: "judged before this upgrade", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
 			boots: []slot.Boot{judged("1.2.0", since.Add(-time.Hour), noBGP()...), judged("1.1.0", since.Add(-time.Minute))}, check: slot.NeverUp},
 		{name: "without a clock", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
@@ -154,13 +216,19 @@ func TestCameBack(t *testing.T) {
 	}
 }
 
+func ofTrial(b slot.Boot, since time.Time) slot.Boot {
+	b.Trial = since
+	return b
+}
+
 func TestReport(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := Report{Facts: Facts{Version: "1.1.0", Slot: slot.A, Refused: []slot.Refused{
 		{Version: "1.0.0", When: at, Check: "boot", Reason: "old", Times: 1},
 		{Version: "1.2.0", When: at, Check: "bgp", Reason: "no peer \"x\"\nis established", Times: 2},
 		{Version: "1.3.0", When: at, Check: slot.ByOperator, Reason: "slow", Times: 1},
-	}, Failed: noBGP()}, Judged: true, Verdict: Verdict{Why: "bgp: no"}, Notes: []string{"a\x1b[2J"}}
+	}, Rollbacks: []slot.Rollback{{From: "1.2.0", Check: "bgp", Times: 2}, {From: "0.9.0", Check: "boot", Times: 3}},
+		Failed: noBGP()}, Judged: true, Verdict: Verdict{Why: "bgp: no"}, Notes: []string{"a\x1b[2J"}}
 	want := []string{
 		"version 1.1.0 of slot a is not good: bgp: no",
 		`version 1.2.0 has failed, and the box went back to 1.1.0: check bgp at 2026-01-02 03:04:05 UTC, 2 times by now: no peer "x" | is established`,
@@ -171,11 +239,15 @@ func TestReport(t *testing.T) {
 	}
 	for _, line := range []string{
 		`edge_boot_version{version="1.1.0",slot="a"} 1`, "edge_boot_good 0", `edge_boot_check_failed{check="bgp"} 1`,
-		`edge_boot_rollback_total{from="1.2.0",reason="bgp"} 2`, `edge_boot_rollback_total{from="1.3.0",reason="operator"} 1`,
+		`edge_boot_rollback_total{from="1.2.0",reason="bgp"} 2`, `edge_boot_rollback_total{from="0.9.0",reason="boot"} 3`,
+		`edge_boot_refused{version="1.3.0",reason="operator"} 1`, `edge_boot_refused{version="1.2.0",reason="bgp"} 1`,
 	} {
 		if !strings.Contains(r.Metrics(), line+"\n") {
 			t.Errorf("no %s in\n%s", line, r.Metrics())
 		}
+	}
+	if strings.Contains(r.Metrics(), `rollback_total{from="1.3.0"`) {
+		t.Error("an order of an operator counts as a rollback of the box")
 	}
 	for _, line := range []string{"Catchment 1.1.0, slot a: NOT GOOD", "refused: version 1.3.0, rolled back by hand at 2026-01-02 03:04:05 UTC: slow", "--force"} {
 		if !strings.Contains(r.Motd(), line) {

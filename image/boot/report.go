@@ -26,6 +26,11 @@ func (r Report) Alarms() []string {
 	if r.Judged && !r.Verdict.Good {
 		out = append(out, fmt.Sprintf("version %s of slot %s is not good: %s", r.Version, r.Slot, r.Verdict.Why))
 	}
+	if r.Judged && r.Verdict.Good {
+		for _, f := range r.Failed { // it is good all the same: see Judge
+			out = append(out, fmt.Sprintf("%s: %s", f.Check, f.Reason))
+		}
+	}
 	for _, f := range r.Refused {
 		if f.Check != slot.ByOperator && slot.Compare(f.Version, r.Version) > 0 {
 			out = append(out, fmt.Sprintf("version %s has failed, and the box went back to %s: %s", f.Version, r.Version, Cause(f)))
@@ -42,15 +47,18 @@ func (r Report) Alarms() []string {
 
 // Cause is on which check a version has failed, when, and why.
 func Cause(f slot.Refused) string {
-	when := f.When.UTC().Format("2006-01-02 15:04:05 UTC")
+	when := " at " + f.When.UTC().Format("2006-01-02 15:04:05 UTC")
+	if f.When.IsZero() { // it is not on record: see Refusals
+		when = ""
+	}
 	if f.Check == slot.ByOperator {
-		return fmt.Sprintf("rolled back by hand at %s: %s", when, oneLine(f.Reason))
+		return fmt.Sprintf("rolled back by hand%s: %s", when, oneLine(f.Reason))
 	}
 	again := ""
 	if f.Times > 1 {
 		again = fmt.Sprintf(", %d times by now", f.Times)
 	}
-	return fmt.Sprintf("check %s at %s%s: %s", f.Check, when, again, oneLine(f.Reason))
+	return fmt.Sprintf("check %s%s%s: %s", f.Check, when, again, oneLine(f.Reason))
 }
 
 // Motd is the message of the day. It says nothing of passwords or addresses.
@@ -96,9 +104,15 @@ func (r Report) Metrics() string {
 		}
 	}
 	if len(r.Refused) > 0 {
-		family("edge_boot_rollback_total", "counter", "How often the box has come back from a version, by the check that failed.")
+		family("edge_boot_refused", "gauge", "1 for each version that is not taken again unless forced, by the check that failed.")
 		for _, f := range r.Refused {
-			fmt.Fprintf(&b, "edge_boot_rollback_total{from=%s,reason=%s} %d\n", label(f.Version), label(f.Check), max(1, f.Times))
+			fmt.Fprintf(&b, "edge_boot_refused{version=%s,reason=%s} 1\n", label(f.Version), label(f.Check))
+		}
+	}
+	if len(r.Rollbacks) > 0 {
+		family("edge_boot_rollback_total", "counter", "How often the box has come back from a version by itself, by the check that failed.")
+		for _, f := range r.Rollbacks {
+			fmt.Fprintf(&b, "edge_boot_rollback_total{from=%s,reason=%s} %d\n", label(f.From), label(f.Check), f.Times)
 		}
 	}
 	return b.String()

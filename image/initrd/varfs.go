@@ -139,7 +139,9 @@ func makeOrCheck(c *console, device string, n *notes) error {
 	case varEmpty:
 		c.say(notice, "making /var on %s", device)
 		n.add("edge.var", "formatted")
-		return succeed(c, "mkfs.ext4", "-q", "-F", "-b", fmt.Sprint(blockSize), "-L", varName, device)
+		// -m 0: what is kept back for root is no help to the daemons, which are none; for
+		// a disk that is full there is a reserve in /var/lib/edge-image.
+		return succeed(c, "mkfs.ext4", "-q", "-F", "-m", "0", "-b", fmt.Sprint(blockSize), "-L", varName, device)
 	case varExt4:
 		code, err := inRoot(c, "e2fsck", "-p", device)
 		if err != nil || corrected(code) {

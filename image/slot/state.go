@@ -96,7 +96,10 @@ type Boot struct {
 	Version string    `json:"version"`
 	Slot    Slot      `json:"slot"`
 	Time    time.Time `json:"time"`
-	Good    bool      `json:"good"`
+	// Trial is Since of the upgrade whose version was under trial, by which they are
+	// known to belong together, whatever the clock did; zero: none was.
+	Trial time.Time `json:"trial,omitzero"`
+	Good  bool      `json:"good"`
 	// Failed are the checks that failed, by name, with their reasons.
 	Failed []Failure `json:"failed,omitempty"`
 }
@@ -331,13 +334,16 @@ func fit[T any](list []T, most int, file func([]T) any) any {
 }
 
 // reserveSize is what Reserve keeps, in bytes.
-const reserveSize = 4 << 20
+const (
+	reserveSize = 4 << 20
+	reserveName = "reserve"
+)
 
 // Reserve takes some room on the disk, so that there is some once a version has
 // filled it: to say why that failed, and for the daemons of the one before to keep
 // that they are back. It does nothing if the room is taken.
 func (s State) Reserve() error {
-	path := filepath.Join(s.Dir, "reserve")
+	path := filepath.Join(s.Dir, reserveName)
 	if info, err := os.Stat(path); err == nil && info.Size() == reserveSize {
 		return nil
 	}
@@ -352,7 +358,7 @@ func (s State) Reserve() error {
 
 // Release gives that room back, and what was fetched.
 func (s State) Release() error {
-	return errors.Join(os.RemoveAll(s.FetchDir()), os.RemoveAll(filepath.Join(s.Dir, "reserve")), syncFolder(s.Dir))
+	return errors.Join(os.RemoveAll(s.FetchDir()), os.RemoveAll(filepath.Join(s.Dir, reserveName)), syncFolder(s.Dir))
 }
 
 // FetchDir is where packed files of a payload are kept.
