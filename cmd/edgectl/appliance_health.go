@@ -84,6 +84,9 @@ func (h *healthRun) run(ctx context.Context) error {
 	for pace := (boot.Pace{Within: h.within, Every: healthEvery}); ; pace = (boot.Pace{Within: healthRound * h.again, Every: h.again}) {
 		// Made anew each time: a configuration brings others.
 		failed := boot.Watch(ctx, h.checks(r.Facts), pace)
+		if r.Judged && len(failed) == 0 { // with those of a configuration that has come since
+			failed = boot.Once(ctx, h.checks(r.Facts))
+		}
 		if ctx.Err() != nil {
 			return interrupted(r)
 		}

@@ -101,6 +101,13 @@ func (r *resume) confirm(ctx context.Context, here booted, u *slot.Upgrade) erro
 	if u.Slot != here.slot {
 		return fmt.Errorf("it was written to slot %s, and runs from slot %s", u.Slot, here.slot)
 	}
+	said, err := r.box.oneName(ctx, here.version, u.Payload)
+	if said != "" {
+		r.say(said)
+	}
+	if err != nil {
+		return err
+	}
 	if err := r.retry(ctx, func() error { return r.blessed(here.version) }); err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func testFullDisk(t *testing.T, reserve bool, check string) {
 		}
 	}
 	c.boot("1.1.0", slot.A)
-	out, err := c.call("appliance", "health", "--within=1s")
+	out, err := c.call("appliance", "health", "--within=10s")
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

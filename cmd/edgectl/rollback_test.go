@@ -31,7 +31,7 @@ func TestRollbackFails(t *testing.T) {
 	for range 3 {
 		before := c.reboots()
 		c.boot("1.1.0", slot.A)
-		c.refuses("bgp: no peer is established", "appliance", "health", "--within=100ms")
+		c.refuses("bgp: no peer is established", "appliance", "health", "--within=2s")
 		if c.reboots() != before+1 {
 			t.Fatal("it was not given up")
 		}

@@ -115,8 +115,8 @@ func Of(all []UKI, version string) (u UKI, ok bool, err error) {
 		case !ok || u.Copy():
 			u, ok = o, true
 		default:
-			return UKI{}, false, fmt.Errorf("the EFI partition has both %s and %s, which may share their content: on a system with dosfstools, "+
-				"unmounted, run fsck.vfat -a on it, then remove the one with the counter (or the one that is empty then)", u.Name(), o.Name())
+			return UKI{}, false, fmt.Errorf("the EFI partition has both %s and %s, which may share their content since the power failed in a rename: "+
+				"systemctl restart edge-resume removes one, if edge-esp has checked the partition", u.Name(), o.Name())
 		}
 	}
 	return u, ok, nil

@@ -43,11 +43,17 @@ func files(t *testing.T, ending string) map[string]string {
 // run executes a command and returns what it says.
 func run(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
+	out, err := command(t, args...)
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-	return string(out)
+	return out
+}
+
+// command is run for one that may fail.
+func command(t *testing.T, args ...string) (string, error) {
+	out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
+	return string(out), err
 }
 
 // TestExposure prints how exposed systemd finds each unit, from 0 to 10, and holds
