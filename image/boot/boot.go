@@ -2,7 +2,7 @@
 // given up for the one before, or is there nothing better than to stay up and call
 // for a person. It owns the rounds of checks, the decision, which is pure, and what
 // is told of it: message of the day, metrics, alarms. It never reboots, drains or
-// writes to the ESP itself. edgectl runs it once a boot, as edge-health.service.
+// writes to the ESP itself. edgectl runs it, as edge-health.service, until a boot is good.
 package boot
 
 import (
