@@ -52,7 +52,7 @@ func (o *options) upgradeCommandOn(b *box) *cobra.Command {
 			case u.cancels:
 				return asProblem(u.cancel(c.Context()))
 			case forgiving:
-				return asProblem(u.forgiveOne())
+				return asProblem(u.forgiveOne(c.Context()))
 			}
 			return u.command(c.Context())
 		},

@@ -146,7 +146,7 @@ func (u *upgrade) cancelled() error {
 }
 
 // forgiveOne takes a version out of the refused, and changes nothing else.
-func (u *upgrade) forgiveOne() error {
+func (u *upgrade) forgiveOne(ctx context.Context) error {
 	unlock, err := u.box.lock(u.user + ": edgectl upgrade --forgive")
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (u *upgrade) forgiveOne() error {
 	if u.here, err = u.box.booted(); err != nil {
 		return err
 	}
-	if u.refused, err = u.box.state().Refused(); err != nil {
+	if u.refused, err = u.box.refused(u.here); err != nil {
 		return err
 	}
 	if slot.RefusedOf(u.refused, u.forgive) == nil {
@@ -171,6 +171,9 @@ func (u *upgrade) forgiveOne() error {
 	if err := u.box.state().Forgive(u.forgive); err != nil {
 		return err
 	}
+	if err := u.forgetTries(ctx); err != nil {
+		return fmt.Errorf("version %s is refused for its UKI alone: %w", u.forgive, err)
+	}
 	if err := u.retell(); err != nil {
 		return fmt.Errorf("version %s is not refused any more: %w", u.forgive, err)
 	}
@@ -180,6 +183,24 @@ func (u *upgrade) forgiveOne() error {
 		}{u.forgive})
 	}
 	return u.options.write(fmt.Sprintf("version %s is not refused any more\n", u.forgive))
+}
+
+// forgetTries has the UKI of a forgiven version not tell any more that it has failed: it
+// stays behind the version that runs.
+func (u *upgrade) forgetTries(ctx context.Context) (err error) {
+	disk, err := u.box.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, disk.close()) }()
+	all, err := disk.writer.UKIs()
+	if err != nil {
+		return err
+	}
+	if k, ok, err := slot.Of(all, u.forgive); err != nil || !ok || !k.Spent() {
+		return err
+	}
+	return setAside(ctx, disk.writer, u.forgive)
 }
 
 // retell has motd, metrics and alarms say how it stands now, if this boot is judged:

@@ -178,7 +178,10 @@ func TestJudgedAgain(t *testing.T) {
 	c.bless()
 	before := c.reboots()
 	c.node.down = true
-	c.refuses("was good before, so it stays", "appliance", "health", "--within=1s")
+	again := c.judge()
+	c.await("a verdict", c.holds(judgedFile, "was good before, so it stays"))
+	again.stop()
+	<-again.done
 	if c.reboots() != before {
 		t.Error("it reboots")
 	}
