@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -170,7 +172,8 @@ func (h *healthRun) checkBGP(st edge.SystemStatus) error {
 	return boot.BGPOf(c, st)
 }
 
-// checkProxy: edgeproxy answers, where a service needs it.
+// checkProxy: edgeproxy answers, where a service needs it: its own socket, and a request
+// on its health port, as the other nodes send it. It does so while the node is drained.
 func (h *healthRun) checkProxy(ctx context.Context) error {
 	c, err := edge.Load(h.box.path(edgeConfig))
 	if err != nil {
@@ -184,6 +187,47 @@ func (h *healthRun) checkProxy(ctx context.Context) error {
 	var st edge.ProxyState
 	if err := p.Call(ctx, "GET", "/v1/state", nil, &st); err != nil {
 		return fmt.Errorf("edgeproxy does not answer: %w", err)
+	}
+	var errs []error
+	for _, at := range healthPorts(c) {
+		if err := h.box.get(ctx, "http://"+at.String()+"/healthz"); err != nil {
+			errs = append(errs, fmt.Errorf("edgeproxy does not answer on its health port: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// healthPorts is where the edgeproxy of this node answers the other nodes.
+func healthPorts(c *edge.Config) (out []netip.AddrPort) {
+	for _, n := range c.Fleet.Nodes {
+		for _, a := range []netip.Addr{n.Addr4, n.Addr6} {
+			if n.ID == c.Local.ID && a.IsValid() && n.HealthPort != 0 {
+				out = append(out, netip.AddrPortFrom(a, n.HealthPort))
+			}
+		}
+	}
+	return out
+}
+
+// healthAnswer is how long an answer of the health port may take.
+const healthAnswer = 5 * time.Second
+
+// get wants 200 for a request over a connection of its own.
+func get(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, healthAnswer)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	r.Close = true
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // no proxy of the environment
+	if err != nil {
+		return fmt.Errorf("get %s: %w", url, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %s: %s", url, resp.Status)
 	}
 	return nil
 }

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,12 +23,13 @@ func TestHealthChecks(t *testing.T) {
 		"configuration: the configuration of EDGECFG is not valid: e.yaml:1:1: bad": func(c *trial) {
 			c.put(setupResult, []byte(`{"format":1,"state":"rescue","source":"EDGECFG","errors":["e.yaml:1:1: bad"]}`))
 		},
-		"configuration: the version before had a configuration":   func(c *trial) { c.put(setupResult, []byte(`{"state":"unconfigured"}`)) },
-		"configuration: edge-setup has not said":                  func(c *trial) { os.Remove(filepath.Join(c.root, setupResult)) },
-		"sshd: nothing listens on TCP port":                       func(c *trial) { c.put("/proc/net/tcp", nil) },
-		"firewall: the packet filter has no table inet edge_host": func(c *trial) { c.bare = true },
-		"edged: edged does not answer":                            func(c *trial) { c.socket += ".gone" },
-		"edgeproxy: edgeproxy does not answer":                    func(c *trial) { os.Remove(filepath.Join(c.root, "/run/edge/edgeproxy.sock")) },
+		"configuration: the version before had a configuration":                func(c *trial) { c.put(setupResult, []byte(`{"state":"unconfigured"}`)) },
+		"configuration: edge-setup has not said":                               func(c *trial) { os.Remove(filepath.Join(c.root, setupResult)) },
+		"sshd: nothing listens on TCP port":                                    func(c *trial) { c.put("/proc/net/tcp", nil) },
+		"firewall: the packet filter has no table inet edge_host":              func(c *trial) { c.bare = true },
+		"edged: edged does not answer":                                         func(c *trial) { c.socket += ".gone" },
+		"edgeproxy: edgeproxy does not answer on its health port: get http://": func(c *trial) { c.deaf = true },
+		"edgeproxy: edgeproxy does not answer: ":                               func(c *trial) { os.Remove(filepath.Join(c.root, "/run/edge/edgeproxy.sock")) },
 		"hook:origin: the origin is far": func(c *trial) {
 			c.put(hookFolder+"/origin", []byte("#!/bin/sh\necho the origin is far\nexit 1\n"))
 			if err := os.Chmod(filepath.Join(c.root, hookFolder, "origin"), 0o755); err != nil {
@@ -219,5 +223,24 @@ func TestGivesUpByForce(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(c.root, judgedFile)); err == nil {
 		t.Error("it is to be given up, and said to stay")
+	}
+}
+
+// TestGet: only 200 is an answer, and what does not answer is not waited for.
+func TestGet(t *testing.T) {
+	t.Parallel()
+	status := 200
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
+	if err := get(t.Context(), s.URL+"/healthz"); err != nil {
+		t.Error(err)
+	}
+	for _, status = range []int{204, 302, 404, 503} {
+		if err := get(t.Context(), s.URL+"/healthz"); err == nil || !strings.Contains(err.Error(), strconv.Itoa(status)) {
+			t.Errorf("status %d: %v", status, err)
+		}
+	}
+	s.Close()
+	if err := get(t.Context(), s.URL+"/healthz"); err == nil {
+		t.Error("nobody answers, and that is good")
 	}
 }

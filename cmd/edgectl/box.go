@@ -33,6 +33,8 @@ type box struct {
 	xdp func(link string) error
 	// firewall says whether the kernel has the table of the packet filter.
 	firewall func() (bool, error)
+	// get says why a request is not answered with 200.
+	get func(ctx context.Context, url string) error
 }
 
 // opened is the disk while its slots are being written.
@@ -44,7 +46,7 @@ type opened struct {
 }
 
 func thisBox() *box {
-	return &box{root: "/", open: openDisk, exec: execute, sshPort: 22, xdp: xdpAttached, firewall: firewall.Applied}
+	return &box{root: "/", open: openDisk, exec: execute, sshPort: 22, xdp: xdpAttached, firewall: firewall.Applied, get: get}
 }
 
 func (b *box) path(name string) string { return filepath.Join(b.root, name) }

@@ -123,6 +123,8 @@ type trial struct {
 	between func(slot.ESP) slot.ESP
 	// onExec is called when a program is run; nil: nothing is.
 	onExec func(name string)
+	// deaf says that edgeproxy answers on no health port.
+	deaf bool
 	// stopping says that a reboot has begun.
 	stopping bool
 	bare     bool         // the packet filter is empty
@@ -262,7 +264,15 @@ func (c *trial) esp() string {
 }
 
 func (c *trial) box() *box {
-	return &box{root: c.root, open: c.open, exec: c.exec, sshPort: c.sshPort, xdp: func(string) error { return nil }, firewall: func() (bool, error) { return !c.bare, nil }}
+	return &box{root: c.root, open: c.open, exec: c.exec, sshPort: c.sshPort, xdp: func(string) error { return nil }, firewall: func() (bool, error) { return !c.bare, nil }, get: c.get}
+}
+
+// get is how edgeproxy answers on the health port; see TestGet.
+func (c *trial) get(_ context.Context, url string) error {
+	if c.deaf {
+		return fmt.Errorf("get %s: connection refused", url)
+	}
+	return nil
 }
 
 func (c *trial) open() (*opened, error) {

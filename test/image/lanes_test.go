@@ -60,6 +60,7 @@ func accidents() []part {
 		{"signatures and sums that are wrong", wrongSignatures, false},
 		{"the power fails during an update", powerCuts, false},
 		{"an update that fills the disk", breaks(faults()[4]), false},
+		{"an update that nobody judges", breaks(faults()[5]), false},
 		{"a root that was tampered with", tamperedRoot, false},
 		{"poweroff: permit, drain, withdrawal", powerOff, false},
 		{"the clock is 10 years ahead", clockAhead, false},

@@ -47,6 +47,7 @@ func faults() []fault {
 		{"config", "900.1.3", "configuration"},
 		{"bgp", "900.1.4", "bgp"},
 		{"disk", "900.1.5", "disk"},
+		{"mute", "900.1.6", "boot"},
 	}
 }
 
