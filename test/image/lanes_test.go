@@ -62,8 +62,7 @@ func accidents() []part {
 		{"an update that fills the disk", breaks(faults()[4]), false},
 		{"an update that nobody judges", breaks(faults()[5]), false},
 		{"a root that was tampered with", tamperedRoot, false},
-		{"poweroff: permit, drain, withdrawal", powerOff, false},
-		{"the clock is 10 years ahead", clockAhead, false},
+		{"poweroff: permit, drain, withdrawal; on again, the clock is 10 years ahead", powerOff, false},
 		{"a wrong configuration: the rescue state", rescue, false},
 		{"Secure Boot", secureBoot, false},
 	}

@@ -21,7 +21,7 @@ const leaveLimit = 3 * time.Minute
 func (b *box) leaves(ctx context.Context, t *testing.T, order string, down func(context.Context) error) error {
 	ctx, cancel := within(ctx, leaveLimit)
 	defer cancel()
-	watch := newPathWatch(b.Routers[routerName])
+	watch := newPathWatch(b.Routers[routerName], 100*time.Millisecond)
 	defer watch.stop()
 	start := time.Now()
 	if _, err := b.guest.run(ctx, "logger -t image-test leave; "+order); err != nil && ctx.Err() != nil {
@@ -70,11 +70,11 @@ type pathWatch struct {
 	seen []seenPath
 }
 
-func newPathWatch(r *lab.Router) *pathWatch {
+func newPathWatch(r *lab.Router, every time.Duration) *pathWatch {
 	w := &pathWatch{quit: make(chan struct{}), done: make(chan []seenPath, 1)}
 	go func() {
 		var seen []seenPath
-		tick := time.NewTicker(100 * time.Millisecond)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
 			if s, ok := pathOf(r); ok && (len(seen) == 0 || seen[len(seen)-1].state != s) {
@@ -126,7 +126,12 @@ func parsePath(out string, err error) (pathState, bool) {
 	return pathFull, true
 }
 
-// powerOff is the box that is switched off for good.
+// powerOff is the box that is switched off, and ten years later on again.
 func powerOff(ctx context.Context, t *testing.T, l *lane) error {
-	return l.withBox(ctx, func(b *box) error { return b.leaves(ctx, t, "systemctl poweroff", b.AwaitOff) })
+	return l.withBox(ctx, func(b *box) error {
+		if err := b.leaves(ctx, t, "systemctl poweroff", b.AwaitOff); err != nil {
+			return err
+		}
+		return l.yearsLater(ctx, b.spec)
+	})
 }

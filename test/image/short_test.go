@@ -3,8 +3,12 @@ package image
 import (
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/catchment-dev/edge/test/lab"
 )
 
 // The tests of this file need no image: make test runs them by their name.
@@ -74,6 +78,28 @@ func TestShortPatterns(t *testing.T) {
 	} {
 		if m := c.re.FindStringSubmatch(c.text); m == nil || strings.Join(m[1:], " ") != c.want {
 			t.Errorf("%q gives %q of %q, want %q", c.re, m, c.text, c.want)
+		}
+	}
+}
+
+// TestShortExcused: a request may fail only with a turn of the routers in it.
+func TestShortExcused(t *testing.T) {
+	start := time.Now()
+	at := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+	good := make(lab.Samples, 200)
+	failed := lab.Sample{At: at(10), Took: time.Second, Err: errors.New("reset")}
+	for _, c := range []struct {
+		what   string
+		failed int
+		turn   float64
+		ok     bool
+	}{
+		{"in it", 3, 10.5, true}, {"just seen after it", 1, 11.2, true}, {"before it", 1, 9.9, false},
+		{"long after it", 1, 12, false}, {"too many", 10, 10.5, false},
+	} {
+		err := excused(append(slices.Clone(good), slices.Repeat(lab.Samples{failed}, c.failed)...), []seenPath{{at(c.turn), pathGone}})
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.what, err)
 		}
 	}
 }
