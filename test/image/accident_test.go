@@ -121,7 +121,7 @@ func (l *lane) cutPower(ctx context.Context, t *testing.T, after time.Duration, 
 			return err
 		}
 		t.Logf("cut after %5.2f s: the ESP has %s; version %s of slot %s boots", after.Seconds(), strings.Join(ukis, ", "), version, slot)
-		if version == goodVersion && slot == "b" && slices.Contains(ukis, "edge_"+goodVersion+"+1-0.efi") {
+		if version == goodVersion && slot == "b" && slices.Contains(ukis, "edge_"+goodVersion+"+1.efi") {
 			return nil // its last sector was written: the update was over, but for its word
 		}
 		if over || version != l.version || slot != "a" {
