@@ -18,7 +18,7 @@
 // Files it leaves in /run/edge-initrd: slot ("a" or "b"), version, esp (the device of
 // the EFI partition of this disk: another may have one of the same name and id), and
 // notes, a key and a value a line: edge.disk (its device), edge.gpt (grown, repaired, not
-// grown, not written, read-only), edge.var (formatted, repaired, volatile),
+// grown, not written, read-only), edge.var (formatted, repaired, full, volatile),
 // edge.machine-id (new). What is as it was has no line; the last line of a key
 // counts. edge.var=volatile says that /var is in memory. In
 // /run/credentials/@initrd it leaves the credentials edge.* of the ESP.

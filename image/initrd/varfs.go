@@ -54,7 +54,19 @@ func mountVar(c *console, p partition, n *notes) error {
 	if err := growVar(p.length); err != nil {
 		c.say(warn, "grow /var to %d bytes: %v", p.length, err)
 	}
-	return checkWritable()
+	err := checkWritable()
+	if isFull(err) {
+		// All that the box has is in it: an empty /var in memory would be no help.
+		c.say(warn, "/var is full")
+		n.add("edge.var", "full")
+		return nil
+	}
+	return err
+}
+
+// isFull says that a file system can be written, but for room.
+func isFull(err error) bool {
+	return (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) && !errors.Is(err, unix.EROFS)
 }
 
 // varState is what the partition of /var holds.

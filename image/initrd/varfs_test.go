@@ -2,12 +2,16 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // made is a partition as a file, with the file system that makeOrCheck makes.
@@ -150,5 +154,24 @@ func TestOnlyAsProcess1(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), program).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "first process of an initrd") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestIsFull: a disk that is full is still the box's own; one that fails is not.
+func TestIsFull(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{&fs.PathError{Op: "write", Path: "/var/x", Err: unix.ENOSPC}, true},
+		{errors.Join(&fs.PathError{Err: unix.ENOSPC}, fs.ErrClosed), true},
+		{&fs.PathError{Err: unix.EDQUOT}, true},
+		{&fs.PathError{Err: unix.EIO}, false},
+		{errors.Join(&fs.PathError{Err: unix.ENOSPC}, &fs.PathError{Err: unix.EROFS}), false},
+	} {
+		if got := isFull(c.err); got != c.want {
+			t.Errorf("%v: %v", c.err, got)
+		}
 	}
 }
