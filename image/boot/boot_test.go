@@ -198,7 +198,7 @@ func TestCameBack(t *testing.T) {
 		{name: "judged before this upgrade", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
 			boots: []slot.Boot{judged("1.2.0", since.Add(-time.Hour), noBGP()...), judged("1.1.0", since.Add(-time.Minute))}, check: slot.NeverUp},
 		{name: "without a clock", upgrade: up(slot.Rebooting), esp: "1.1.0 1.2.0+0-2",
-			boots: []slot.Boot{judged("1.1.0", since), judged("1.2.0", time.Unix(9, 0), noBGP()...), judged("1.2.0", time.Unix(7, 0), slot.Failure{Check: "xdp", Reason: "not attached"})},
+			boots: []slot.Boot{judged("1.1.0", since), ofTrial(judged("1.2.0", time.Unix(9, 0), noBGP()...), since), ofTrial(judged("1.2.0", time.Unix(7, 0), slot.Failure{Check: "xdp", Reason: "not attached"}), since)},
 			check: "xdp", reason: "not attached"},
 	} {
 		f := Facts{Version: "1.1.0", Upgrade: c.upgrade, UKIs: ukis(t, c.esp), Boots: c.boots}
