@@ -48,7 +48,7 @@ func (s *site) again(ctx context.Context, of vm.Spec) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.CPUs, spec.Volumes = of.CPUs, of.Volumes
+	spec.CPUs, spec.Volumes, spec.Clock = of.CPUs, of.Volumes, of.Clock
 	return s.start(ctx, spec)
 }
 

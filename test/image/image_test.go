@@ -24,6 +24,7 @@ var (
 	figures  = flag.String("figures", "", "file for the figures; empty: none")
 	seed     = flag.Uint64("seed", 0, "of the random moments; 0: by the clock")
 	kills    = flag.Int("kills", 10, "how often the power is cut during an update")
+	long     = flag.Bool("long", false, "also what takes longer than is good for each change")
 	keep     = flag.String("keep", "", "folder for the consoles; empty: they go with the test")
 )
 

@@ -35,36 +35,44 @@ type lane struct {
 type part struct {
 	name string
 	run  func(context.Context, *testing.T, *lane) error
-	// first says that all the rest makes no sense without it.
-	first bool
+	kind kind
 }
+
+// kind is when a part is run, and what depends on it.
+type kind int
+
+const (
+	usual  kind = iota
+	first       // all the rest makes no sense without it
+	onWish      // with -long
+)
 
 // updates are what is done on purpose, accidents are not.
 func updates() []part {
 	return []part{
-		{"a new box with a FAT volume comes up and announces", firstBoot, true},
-		{"it reboots: permit, drain, withdrawal, and it is the same box", rebootBox, true},
-		{"an update under traffic", updateUnderTraffic, false},
-		{"an update that panics", breaks(faults()[0]), false},
-		{"an update whose edged crashes", breaks(faults()[1]), false},
-		{"an update that cannot read the configuration", breaks(faults()[2]), false},
-		{"an update without BGP", breaks(faults()[3]), false},
+		{"a new box with a FAT volume comes up and announces", firstBoot, first},
+		{"it reboots: permit, drain, withdrawal", rebootBox, usual},
+		{"an update under traffic", updateUnderTraffic, usual},
+		{"an update that panics", breaks(faults()[0]), usual},
+		{"an update whose edged crashes", breaks(faults()[1]), usual},
+		{"an update that cannot read the configuration", breaks(faults()[2]), usual},
+		{"an update without BGP", breaks(faults()[3]), usual},
 	}
 }
 
 func accidents() []part {
 	return []part{
-		{"a new box with a configuration in SMBIOS comes up and announces", firstBootSMBIOS, true},
-		{"configurations that are confirmed, and that are not", changes, false},
-		{"a full disk", fullDisk, false},
-		{"signatures and sums that are wrong", wrongSignatures, false},
-		{"the power fails during an update", powerCuts, false},
-		{"an update that fills the disk", breaks(faults()[4]), false},
-		{"an update that nobody judges", breaks(faults()[5]), false},
-		{"a root that was tampered with", tamperedRoot, false},
-		{"poweroff: permit, drain, withdrawal; on again, the clock is 10 years ahead", powerOff, false},
-		{"a wrong configuration: the rescue state", rescue, false},
-		{"Secure Boot", secureBoot, false},
+		{"a new box with a configuration in SMBIOS comes up and announces", firstBootSMBIOS, first},
+		{"configurations that are confirmed, and that are not", changes, usual},
+		{"a full disk", fullDisk, usual},
+		{"signatures and sums that are wrong", wrongSignatures, usual},
+		{"the power fails during an update; the clock is 10 years ahead", powerCuts, usual},
+		{"an update that fills the disk", breaks(faults()[4]), usual},
+		{"an update that nobody judges", breaks(faults()[5]), onWish},
+		{"a root that was tampered with", tamperedRoot, usual},
+		{"poweroff: permit, drain, withdrawal", powerOff, usual},
+		{"a wrong configuration: the rescue state", rescue, usual},
+		{"Secure Boot", secureBoot, usual},
 	}
 }
 
@@ -116,6 +124,9 @@ func newLane(t *testing.T, b built, p *payloads, s *site) *lane {
 // since each has a machine of its own.
 func (l *lane) runs(t *testing.T, parts []part) {
 	for _, p := range parts {
+		if p.kind == onWish && !*long {
+			continue
+		}
 		start := time.Now()
 		ok := t.Run(p.name, func(t *testing.T) {
 			if err := p.run(t.Context(), t, l); err != nil {
@@ -123,7 +134,7 @@ func (l *lane) runs(t *testing.T, parts []part) {
 			}
 		})
 		t.Logf("%4.0f s  %s", time.Since(start).Seconds(), p.name)
-		if !ok && p.first {
+		if !ok && p.kind == first {
 			return
 		}
 	}

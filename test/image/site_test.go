@@ -223,7 +223,7 @@ func (g *guest) options() []string {
 		"-F", "none", "-i", g.private, "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
 		"-o", "UserKnownHostsFile=" + filepath.Join(g.dir, "known_hosts"), "-o", "StrictHostKeyChecking=accept-new",
 		"-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6", "-o", "LogLevel=ERROR",
-		"-o", "ControlMaster=auto", "-o", "ControlPath=" + filepath.Join(g.dir, "ssh-%C"), "-o", "ControlPersist=300",
+		"-o", "KexAlgorithms=curve25519-sha256", "-o", "ControlMaster=auto", "-o", "ControlPath=" + filepath.Join(g.dir, "ssh-%C"), "-o", "ControlPersist=300",
 	}
 }
 

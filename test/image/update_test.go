@@ -34,7 +34,7 @@ func updateUnderTraffic(ctx context.Context, t *testing.T, l *lane) error {
 		if err := l.goes(ctx, t, b, "rollback --wait 2m", l.version, "a"); err != nil {
 			return err
 		}
-		if err := b.wentBack(ctx); err != nil {
+		if err := errors.Join(b.wentBack(ctx), b.sound(ctx, t), b.sameAs(ctx, l.well, 3)); err != nil {
 			return err
 		}
 		samples := asking.stop()
