@@ -66,7 +66,8 @@ func (s Spec) args() []string {
 	}
 	a := []string{
 		"-nodefaults", "-no-user-config",
-		"-accel", "tcg,thread=multi", "-machine", machine, "-cpu", "max",
+		"-accel", "tcg,thread=multi", "-machine", machine,
+		"-cpu", "max,la57=off", // a fifth level of page tables is walked in software
 		"-smp", strconv.Itoa(cmp.Or(s.CPUs, 2)), "-m", strconv.Itoa(cmp.Or(s.MemoryMiB, 1536)),
 		"-global", "driver=cfi.pflash01,property=secure,value=" + onOff(s.SecureBoot),
 		"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + escape(code),
