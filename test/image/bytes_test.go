@@ -14,6 +14,7 @@ import (
 
 // TestBytesTwice builds the image once more, from another folder, and compares.
 func TestBytesTwice(t *testing.T) {
+	t.Parallel()
 	dir, err := filepath.Abs(*imageDir)
 	if err != nil {
 		t.Fatal(err)
@@ -36,6 +37,7 @@ func TestBytesTwice(t *testing.T) {
 // TestBytesOfNobody looks for what no two boxes may share in the image: once more than
 // its build does, and once with something that has to be found.
 func TestBytesOfNobody(t *testing.T) {
+	t.Parallel()
 	root, esp := t.TempDir(), t.TempDir()
 	if err := extract(t.Context(), findBuilt(t), root, esp); err != nil {
 		t.Fatal(err)

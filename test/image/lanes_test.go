@@ -47,7 +47,8 @@ const (
 	onWish      // with -long
 )
 
-// updates are what is done on purpose, accidents are not.
+// updates are what is done on purpose, and accidents are not, as far as that makes two
+// lanes of the same length.
 func updates() []part {
 	return []part{
 		{"a new box with a FAT volume comes up and announces", firstBoot, first},
@@ -57,6 +58,8 @@ func updates() []part {
 		{"an update whose edged crashes", breaks(faults()[1]), usual},
 		{"an update that cannot read the configuration", breaks(faults()[2]), usual},
 		{"an update without BGP", breaks(faults()[3]), usual},
+		{"poweroff: permit, drain, withdrawal", powerOff, usual},
+		{"a wrong configuration: the rescue state", rescue, usual},
 	}
 }
 
@@ -70,14 +73,13 @@ func accidents() []part {
 		{"an update that fills the disk", breaks(faults()[4]), usual},
 		{"an update that nobody judges", breaks(faults()[5]), onWish},
 		{"a root that was tampered with", tamperedRoot, usual},
-		{"poweroff: permit, drain, withdrawal", powerOff, usual},
-		{"a wrong configuration: the rescue state", rescue, usual},
 		{"Secure Boot", secureBoot, usual},
 	}
 }
 
 // TestImage is all of it.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	b := findBuilt(t)
 	dir, bin, machine := t.TempDir(), t.TempDir(), t.TempDir()
 	var p *payloads

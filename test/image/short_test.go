@@ -60,7 +60,7 @@ fleet:
     interfaces: [enp0s5]
 fleet:
   proxy:
-      - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid, interval: 3s, timeout: 3s, rise: 1, fall: 5}
+      - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid, interval: 5s, timeout: 4s, rise: 1, fall: 3}
 `
 	if got := imageConfig(in, "/tmp/lab"); got != want {
 		t.Errorf("got\n%s", got)

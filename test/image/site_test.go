@@ -143,7 +143,7 @@ IPv6AcceptRA=no
 // an update keeps up with.
 var pace = regexp.MustCompile(`interval: \S+, timeout: \S+, rise: \d+, fall: \d+`)
 
-const slowPace = "interval: 3s, timeout: 3s, rise: 1, fall: 5"
+const slowPace = "interval: 5s, timeout: 4s, rise: 1, fall: 3"
 
 // imageConfig turns a configuration of the lab into one of the image: the folders are
 // the defaults, the secrets are in /etc/edge, the uplink has another name.
@@ -158,7 +158,7 @@ func imageConfig(yaml, dir string) string {
 		}
 		if line == "  health:\n" {
 			// An emulated machine that boots beside others is slow, not ill.
-			line += "    node_check: {interval: 2s, timeout: 2s, fall: 3}\n"
+			line += "    node_check: {interval: 4s, timeout: 3s, fall: 3}\n"
 		}
 		line = pace.ReplaceAllString(line, slowPace)
 		line = strings.ReplaceAll(line, dir+"/secrets/", "/etc/edge/secrets/")
