@@ -56,7 +56,7 @@ func confirmedChange(ctx context.Context, b *box) error {
 // lockedOut lets nobody in but a network that is not there. The session that is open
 // goes on; a new one is what counts.
 func lockedOut(ctx context.Context, b *box) error {
-	if _, err := b.runs(ctx, `sed 's/^  name: a1$/&\n  host_firewall: {management_nets: [192.0.2.0\/24]}/' /etc/edge/edge.yaml >/run/next.yaml && grep -q 192.0.2.0/24 /run/next.yaml && edgectl config apply /run/next.yaml --confirm-within 15s`); err != nil {
+	if _, err := b.runs(ctx, `sed 's/^  name: a1$/&\n  host_firewall: {management_nets: [192.0.2.0\/24]}/' /etc/edge/edge.yaml >/run/next.yaml && grep -q 192.0.2.0/24 /run/next.yaml && edgectl config apply /run/next.yaml --confirm-within 20s`); err != nil {
 		return err
 	}
 	b.guest.forget(ctx)
