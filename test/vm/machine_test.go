@@ -150,7 +150,7 @@ func TestStartFails(t *testing.T) {
 		m.Kill()
 		t.Fatal("a machine without its disk started")
 	}
-	if want := regexp.MustCompile(`(?s)qemu has ended.*disk\.raw\.gone`); !want.MatchString(err.Error()) {
+	if want := regexp.MustCompile(`(?s)(qemu has ended|it is gone).*disk\.raw\.gone`); !want.MatchString(err.Error()) {
 		t.Errorf("the error is %q, want it to match %q", err, want)
 	}
 }
