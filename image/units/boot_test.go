@@ -84,16 +84,30 @@ func TestBoot(t *testing.T) {
 // boot boots and returns what check.sh has said.
 func boot(t *testing.T, dir, bin string) string {
 	t.Helper()
-	here, err := os.Getwd()
+	said, _ := bootBy(t, dir, 3*time.Minute, "testdata/boot.sh", dir, bin, here(t))
+	return said
+}
+
+func here(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dir
+}
+
+// bootBy has a script start systemd in namespaces and a cgroup of its own, and returns
+// what was said to the file said of dir, which has to end with "== end"; late says that
+// it did not end in time.
+func bootBy(t *testing.T, dir string, limit time.Duration, script ...string) (said string, late bool) {
+	t.Helper()
 	group := cgroup(t)
-	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), limit)
 	defer stop()
 	// --kill-child: with unshare everything below ends.
-	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "--mount-proc",
-		"bash", "testdata/boot.sh", dir, bin, here)
+	args := append([]string{"--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "--mount-proc", "bash"}, script...)
+	cmd := exec.CommandContext(ctx, "unshare", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	console, err := os.Create(filepath.Join(dir, "console"))
 	if err != nil {
@@ -102,12 +116,12 @@ func boot(t *testing.T, dir, bin string) string {
 	defer console.Close()
 	cmd.Stdout, cmd.Stderr = console, console
 	err = cmd.Run() // ends by a signal: the first process of the namespace powers off
-	said, readErr := os.ReadFile(filepath.Join(dir, "said"))
-	if readErr != nil || !strings.Contains(string(said), "== end") {
-		b, _ := os.ReadFile(console.Name())
-		t.Fatalf("%v, %v\nsaid: %s\nconsole: %s", err, readErr, said, b)
+	b, readErr := os.ReadFile(filepath.Join(dir, "said"))
+	if readErr != nil || !strings.Contains(string(b), "== end") {
+		shown, _ := os.ReadFile(console.Name())
+		t.Fatalf("%v, %v, %v\nsaid: %s\nconsole: %s", err, readErr, ctx.Err(), b, shown)
 	}
-	return string(said)
+	return string(b), ctx.Err() != nil
 }
 
 // cgroup makes a control group that is the top of the hierarchy for what is started

@@ -1,13 +1,8 @@
 package units
 
 import (
-	"context"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -16,29 +11,11 @@ import (
 func order(t *testing.T, what string) []string {
 	t.Helper()
 	dir := t.TempDir()
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
+	said, late := bootBy(t, dir, 2*time.Minute, "testdata/order.sh", dir, here(t), what)
+	if late {
+		t.Fatalf("it did not end in time\nsaid: %s", said)
 	}
-	group := cgroup(t)
-	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer stop()
-	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "--mount-proc",
-		"bash", "testdata/order.sh", dir, here, what)
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
-	console, err := os.Create(filepath.Join(dir, "console"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer console.Close()
-	cmd.Stdout, cmd.Stderr = console, console
-	err = cmd.Run() // ends by a signal: the first process of the namespace powers off
-	said, readErr := os.ReadFile(filepath.Join(dir, "said"))
-	if readErr != nil || ctx.Err() != nil || !strings.Contains(string(said), "== end") {
-		b, _ := os.ReadFile(console.Name())
-		t.Fatalf("%v, %v, %v\nsaid: %s\nconsole: %s", err, readErr, ctx.Err(), said, b)
-	}
-	return strings.Split(strings.TrimSpace(string(said)), "\n")
+	return strings.Split(strings.TrimSpace(said), "\n")
 }
 
 // TestJudgementHoldsUpNothing: while a boot is judged, for as long as that takes, all
