@@ -161,6 +161,9 @@ func TestForgive(t *testing.T) {
 	c.refuses("no peer is established", "appliance", "health", "--within=1s")
 	c.node.down = false
 	c.boot("1.1.0", slot.A)
+	if out := c.must("slots"); !strings.Contains(out, "refused: version 1.2.0") {
+		t.Errorf("before it is written down: %s", out)
+	}
 	c.must("appliance", "health")
 	c.expectSlots("a: 1.1.0 runs good; b: 1.2.0 failed; next 1.1.0")
 	if out := c.must("slots"); !strings.Contains(out, "refused: version 1.2.0, check bgp at") || !strings.Contains(out, "has failed: booted only if") {

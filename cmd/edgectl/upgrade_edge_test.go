@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/catchment-dev/edge/image/setup"
 	"github.com/catchment-dev/edge/image/slot"
 )
 
@@ -39,7 +40,7 @@ func TestTerminalGoes(t *testing.T) {
 func TestConfigurationWaits(t *testing.T) {
 	t.Parallel()
 	c := newTrial(t)
-	from, pending := c.payload("1.2.0"), configStore+"/pending.json"
+	from, pending := c.payload("1.2.0"), configStore+"/"+setup.PendingFile
 	c.put(pending, []byte("{}"))
 	c.refuses("edgectl config confirm, or edgectl config revert, first", "upgrade", "--force", from)
 	c.expectESP("1.1.0")

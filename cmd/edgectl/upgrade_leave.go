@@ -13,6 +13,7 @@ import (
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/image/boot"
+	"github.com/catchment-dev/edge/image/setup"
 	"github.com/catchment-dev/edge/image/slot"
 )
 
@@ -97,7 +98,7 @@ func (l *leaving) drain(ctx context.Context, now *slot.Upgrade, reason string) e
 
 // settled says why the configuration is not one that a reboot keeps.
 func (b *box) settled() error {
-	_, err := os.Stat(b.path(configStore + "/pending.json"))
+	_, err := os.Stat(b.path(configStore + "/" + setup.PendingFile))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil

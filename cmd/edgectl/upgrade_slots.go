@@ -65,7 +65,7 @@ func (b *box) slots() (v slotsView, err error) {
 	if v.Upgrade, err = b.state().Upgrade(); err != nil {
 		return v, err
 	}
-	if v.Refused, err = b.state().Refused(); err != nil {
+	if v.Refused, err = b.refused(here); err != nil {
 		return v, err
 	}
 	if v.Refused == nil {

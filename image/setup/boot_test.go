@@ -442,7 +442,7 @@ func TestDamagedState(t *testing.T) {
 	b := newBox(t)
 	good := goodTree(t)
 	b.boot(good)
-	for _, name := range []string{stateFile, pendingFile, trialFile} {
+	for _, name := range []string{stateFile, PendingFile, trialFile} {
 		if err := os.WriteFile(filepath.Join(b.dir, "edge-config", name), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}

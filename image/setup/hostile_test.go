@@ -124,7 +124,7 @@ func TestPendingOfNobody(t *testing.T) {
 		b := newBox(t)
 		good := goodTree(t)
 		b.boot(good)
-		if err := os.WriteFile(filepath.Join(b.dir, "edge-config", pendingFile), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(b.dir, "edge-config", PendingFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if p, err := b.store().Pending(); p != nil || err == nil || !strings.Contains(err.Error(), "who removes") {

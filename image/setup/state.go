@@ -103,12 +103,14 @@ type trial struct {
 	Version string `json:"version"`
 }
 
-// The files of the store beside the generations. edge-confirm.path waits for
-// pendingFile.
+// PendingFile is there, in the folder of the store, while a change waits to be
+// confirmed. edge-confirm.path waits for it.
+const PendingFile = "pending.json"
+
+// The other files of the store beside the generations.
 const (
-	stateFile   = "state.json"
-	pendingFile = "pending.json"
-	trialFile   = "trial.json"
+	stateFile = "state.json"
+	trialFile = "trial.json"
 )
 
 // State reads what is remembered. What cannot be read is as if it was not there:
@@ -143,7 +145,7 @@ func (s *Store) Taken(digest string) error {
 // Pending is the change that is not confirmed; nil: there is none.
 func (s *Store) Pending() (*Pending, error) {
 	var p Pending
-	err := readJSON(filepath.Join(s.o.Dir, pendingFile), &p)
+	err := readJSON(filepath.Join(s.o.Dir, PendingFile), &p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -151,7 +153,7 @@ func (s *Store) Pending() (*Pending, error) {
 		err = p.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read pending change: %w; a reboot forgets it, and so does who removes %s", err, filepath.Join(s.o.Dir, pendingFile))
+		return nil, fmt.Errorf("read pending change: %w; a reboot forgets it, and so does who removes %s", err, filepath.Join(s.o.Dir, PendingFile))
 	}
 	return &p, nil
 }
@@ -172,12 +174,12 @@ func (p *Pending) check() error {
 // pending.
 func (s *Store) SetPending(p *Pending) error {
 	if p == nil {
-		return s.forget(pendingFile)
+		return s.forget(PendingFile)
 	}
 	s.o.step("write pending")
 	q := *p
 	q.Format = format
-	return writeJSON(filepath.Join(s.o.Dir, pendingFile), q)
+	return writeJSON(filepath.Join(s.o.Dir, PendingFile), q)
 }
 
 func (s *Store) forget(name string) error {

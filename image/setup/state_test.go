@@ -89,7 +89,7 @@ func TestDamagedPending(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := add(t, s, good.changed("hold: 3s", "hold: 5s"))
-	if err := os.WriteFile(filepath.Join(b.dir, "edge-config", pendingFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(b.dir, "edge-config", PendingFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if r := b.boot(good); r.State != OK || r.Generation != 1 || !strings.Contains(strings.Join(r.Notes, "\n"), fmt.Sprintf("generation %d was taken back", n)) {

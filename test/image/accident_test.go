@@ -33,6 +33,10 @@ func powerCuts(ctx context.Context, t *testing.T, l *lane) error {
 	if _, err := l.stagedBox(ctx); err != nil {
 		return err
 	}
+	brink, err := l.brink(ctx)
+	if err != nil {
+		return err
+	}
 	for i := range *kills {
 		after := time.Duration(random.Int64N(int64(l.stagingTook)))
 		if i == 0 {
@@ -40,7 +44,7 @@ func powerCuts(ctx context.Context, t *testing.T, l *lane) error {
 		}
 		// One is followed to the end, which takes a whole boot; image/slot follows each
 		// that can be told apart, on files.
-		if err := l.cutPower(ctx, t, after, i == 0); err != nil {
+		if err := l.cutPower(ctx, t, brink, brinkTime+after, i == 0); err != nil {
 			return fmt.Errorf("cut %d, after %.2f s (seed %d): %w", i+1, after.Seconds(), s, err)
 		}
 	}
@@ -66,10 +70,8 @@ func (l *lane) cutTrial(ctx context.Context, t *testing.T, after time.Duration) 
 	if _, err := b.mustBoot(ctx, 0, goodVersion, "b"); err != nil {
 		return err
 	}
-	select {
-	case <-time.After(after):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := pass(ctx, after); err != nil {
+		return err
 	}
 	b.Kill()
 	next, err := l.again(ctx, b.spec)
@@ -84,64 +86,88 @@ func (l *lane) cutTrial(ctx context.Context, t *testing.T, after time.Duration) 
 	return nil
 }
 
-func (l *lane) cutPower(ctx context.Context, t *testing.T, after time.Duration, toTheEnd bool) error {
-	return l.withBox(ctx, func(b *box) error {
-		if err := b.mountPayloads(ctx); err != nil {
+// pass lets time pass in a machine that runs.
+func pass(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// brinkTime is how long before the update a box was saved by brink.
+const brinkTime = 2 * time.Second
+
+// brink is the box that announces, about to write the other slot: it goes on to do so
+// by itself, so that nobody has to log in before each cut.
+func (l *lane) brink(ctx context.Context) (*healthy, error) {
+	b, err := l.resume(ctx, l.well)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Kill()
+	if err := b.mountPayloads(ctx); err != nil {
+		return nil, err
+	}
+	wait := fmt.Sprintf("sleep %.0f", brinkTime.Seconds())
+	if _, err := b.runs(ctx, "nohup sh -c '"+wait+"; exec "+stage()+"' >/run/stage.log 2>&1 </dev/null &"); err != nil {
+		return nil, err
+	}
+	return b.freeze(ctx)
+}
+
+func (l *lane) cutPower(ctx context.Context, t *testing.T, brink *healthy, after time.Duration, toTheEnd bool) error {
+	b, err := l.restore(ctx, brink)
+	if err != nil {
+		return err
+	}
+	defer b.end()
+	if err := pass(ctx, after); err != nil {
+		return err
+	}
+	b.Kill()
+	ukis, err := espOf(b.spec).List(ctx, "EFI/Linux")
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(ukis, "edge_"+l.version+".efi") {
+		return fmt.Errorf("the UKI of the version that ran is gone: %q", ukis)
+	}
+	written, err := vm.Used(b.spec.Disk, "edge-root-b")
+	if err != nil {
+		return err
+	}
+	of := b.spec
+	if toTheEnd { // with a battery that has run wild as well
+		if written == 0 {
+			return errors.New("nothing of the update was written")
+		}
+		if err := l.gone(ctx); err != nil {
 			return err
 		}
-		staged := make(chan error, 1)
-		go func() {
-			_, err := b.runs(ctx, stage())
-			staged <- err
-		}()
-		over := false
-		select {
-		case err := <-staged:
-			if err != nil {
-				return err
-			}
-			over = true
-		case <-time.After(after):
-		}
-		b.Kill()
-		if !over {
-			<-staged
-		}
-		ukis, err := espOf(b.spec).List(ctx, "EFI/Linux")
-		if err != nil {
-			return err
-		}
-		if !slices.Contains(ukis, "edge_"+l.version+".efi") {
-			return fmt.Errorf("the UKI of the version that ran is gone: %q", ukis)
-		}
-		of := b.spec
-		if toTheEnd { // with a battery that has run wild as well
-			if err := l.gone(ctx); err != nil {
-				return err
-			}
-			of.Clock = time.Now().AddDate(10, 0, 0)
-		}
-		next, err := l.again(ctx, of)
-		if err != nil {
-			return err
-		}
-		defer next.end()
-		version, slot, _, err := next.boots(ctx, 0)
-		if err != nil {
-			return err
-		}
-		t.Logf("cut after %5.2f s: the ESP has %s; version %s of slot %s boots", after.Seconds(), strings.Join(ukis, ", "), version, slot)
-		if version == goodVersion && slot == "b" && slices.Contains(ukis, "edge_"+goodVersion+"+1.efi") {
-			return nil // its last sector was written: the update was over, but for its word
-		}
-		if over || version != l.version || slot != "a" {
-			return fmt.Errorf("version %s of slot %s boots", version, slot)
-		}
-		if !toTheEnd {
-			return nil
-		}
-		return l.completes(ctx, t, next)
-	})
+		of.Clock = time.Now().AddDate(10, 0, 0)
+	}
+	next, err := l.again(ctx, of)
+	if err != nil {
+		return err
+	}
+	defer next.end()
+	version, slot, _, err := next.boots(ctx, 0)
+	if err != nil {
+		return err
+	}
+	t.Logf("cut after %5.2f s: the ESP has %s, the root %d MiB; version %s of slot %s boots", after.Seconds(), strings.Join(ukis, ", "), written>>20, version, slot)
+	if version == goodVersion && slot == "b" && slices.Contains(ukis, "edge_"+goodVersion+"+1.efi") {
+		return nil // its last sector was written: the update was over, but for its word
+	}
+	if version != l.version || slot != "a" {
+		return fmt.Errorf("version %s of slot %s boots", version, slot)
+	}
+	if !toTheEnd {
+		return nil
+	}
+	return l.completes(ctx, t, next)
 }
 
 // completes waits until the box is up after a power cut, looks whether it is the same one

@@ -72,14 +72,9 @@ func (b *box) freeze(ctx context.Context) (*healthy, error) {
 	return h, b.Save(ctx, h.state)
 }
 
-// resume goes on from a healthy box, with copies of all it has. When it returns the
-// box announces, and takes commands.
-func (s *site) resume(ctx context.Context, h *healthy) (*box, error) {
-	ctx, cancel := within(ctx, 2*time.Minute)
-	defer cancel()
-	if err := s.gone(ctx); err != nil { // of the machine before: its session has to end
-		return nil, err
-	}
+// restore goes on from a healthy box, with copies of all it has. It may take itself to
+// be connected still.
+func (s *site) restore(ctx context.Context, h *healthy) (*box, error) {
 	spec, err := s.machine(ctx, h.spec.Disk, h.spec.Vars)
 	if err != nil {
 		return nil, err
@@ -89,8 +84,21 @@ func (s *site) resume(ctx context.Context, h *healthy) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &box{site: s, Machine: m, spec: spec}
 	s.guest.forget(ctx)
+	return &box{site: s, Machine: m, spec: spec}, nil
+}
+
+// resume is restore. When it returns the box announces, and takes commands.
+func (s *site) resume(ctx context.Context, h *healthy) (*box, error) {
+	ctx, cancel := within(ctx, 2*time.Minute)
+	defer cancel()
+	if err := s.gone(ctx); err != nil { // of the machine before: its session has to end
+		return nil, err
+	}
+	b, err := s.restore(ctx, h)
+	if err != nil {
+		return nil, err
+	}
 	err = s.guest.await(ctx)
 	if err == nil { // for it no time has passed since it was saved
 		_, err = s.guest.run(ctx, fmt.Sprintf("date -s @%d", time.Now().Unix()))

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -107,6 +108,32 @@ func FindPartition(disk, name string) (Partition, error) {
 		}
 	}
 	return Partition{}, fmt.Errorf("find partition %s: it is not in %v", name, all)
+}
+
+// Used is how far into a partition of a disk something is written: the end of the last
+// block of 64 KiB that is not all zero.
+func Used(disk, partition string) (int64, error) {
+	p, err := FindPartition(disk, partition)
+	if err != nil {
+		return 0, err
+	}
+	f, err := os.Open(disk)
+	if err != nil {
+		return 0, fmt.Errorf("look into %s: %w", partition, err)
+	}
+	defer f.Close()
+	block, zero := make([]byte, 64<<10), make([]byte, 64<<10)
+	var used int64
+	for at := int64(0); at < p.Size; at += int64(len(block)) {
+		part := block[:min(int64(len(block)), p.Size-at)]
+		if _, err := f.ReadAt(part, p.Offset+at); err != nil {
+			return 0, fmt.Errorf("look into %s: %w", partition, err)
+		}
+		if !bytes.Equal(part, zero[:len(part)]) {
+			used = at + int64(len(part))
+		}
+	}
+	return used, nil
 }
 
 // Spoil inverts bytes of a partition of a disk that no machine uses.

@@ -105,9 +105,17 @@ func TestSpoil(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	used := func(want int64) {
+		t.Helper()
+		if got, err := Used(disk, "edge-root-b"); err != nil || got != want {
+			t.Errorf("%d bytes are used, %v; want %d", got, err, want)
+		}
+	}
+	used(0)
 	if err := Spoil(disk, "edge-root-b", 4096, 10); err != nil {
 		t.Fatal(err)
 	}
+	used(64 << 10)
 	after, err := os.ReadFile(disk)
 	if err != nil {
 		t.Fatal(err)
