@@ -40,7 +40,7 @@ func powerCuts(ctx context.Context, t *testing.T, l *lane) error {
 	for i := range *kills {
 		after := time.Duration(random.Int64N(int64(l.stagingTook)))
 		if i == 0 {
-			after = after * 7 / 10 // so that there is something to be completed
+			after = l.stagingTook*3/10 + after/2 // so that there is something to be completed
 		}
 		// One is followed to the end, which takes a whole boot; image/slot follows each
 		// that can be told apart, on files.
