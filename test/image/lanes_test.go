@@ -57,9 +57,10 @@ func updates() []part {
 		{"an update that panics", breaks(faults()[0]), usual},
 		{"an update whose edged crashes", breaks(faults()[1]), usual},
 		{"an update that cannot read the configuration", breaks(faults()[2]), usual},
-		{"an update without BGP", breaks(faults()[3]), usual},
 		{"poweroff: permit, drain, withdrawal", powerOff, usual},
 		{"a wrong configuration: the rescue state", rescue, usual},
+		{"a root that was tampered with", tamperedRoot, usual},
+		{"Secure Boot", secureBoot, usual},
 	}
 }
 
@@ -70,10 +71,9 @@ func accidents() []part {
 		{"a full disk", fullDisk, usual},
 		{"signatures and sums that are wrong", wrongSignatures, usual},
 		{"the power fails during an update; the clock is 10 years ahead", powerCuts, usual},
+		{"an update without BGP", breaks(faults()[3]), usual},
 		{"an update that fills the disk", breaks(faults()[4]), usual},
 		{"an update that nobody judges", breaks(faults()[5]), onWish},
-		{"a root that was tampered with", tamperedRoot, usual},
-		{"Secure Boot", secureBoot, usual},
 	}
 }
 

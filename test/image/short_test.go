@@ -103,3 +103,26 @@ func TestShortExcused(t *testing.T) {
 		}
 	}
 }
+
+// TestShortAim: the moment at which a slot is half written is found, whatever part of the
+// time a machine writes.
+func TestShortAim(t *testing.T) {
+	for begin := 1; begin < 100; begin += 7 {
+		var a aim
+		begins, ends := time.Duration(begin)*time.Second, time.Duration(begin+8)*time.Second
+		for range 8 {
+			if a.followed {
+				break
+			}
+			after := a.next(60 * time.Second)
+			a.saw(after, after > begins, after > ends)
+		}
+		if !a.followed {
+			t.Errorf("from %s to %s it was not found: %+v", begins, ends, a)
+		}
+	}
+	a := aim{followed: true}
+	if a.saw(time.Second, true, false) {
+		t.Error("a second one is followed")
+	}
+}
