@@ -240,7 +240,7 @@ func (h hostSystem) Shadow(file string) error {
 		err = os.WriteFile(unit, fmt.Appendf(nil, shadowMount, file), 0o644)
 	}
 	if err == nil {
-		err = h.ReloadUnits()
+		err = h.ReloadUnits(nil)
 	}
 	if err == nil {
 		_, err = execSystem(context.Background(), "systemctl", "restart", "etc-shadow.mount")
@@ -252,8 +252,11 @@ func (h hostSystem) Shadow(file string) error {
 }
 
 // ReloadUnits implements setup.System.
-func (hostSystem) ReloadUnits(again ...string) error {
+func (hostSystem) ReloadUnits(start []string, again ...string) error {
 	_, err := execSystem(context.Background(), "systemctl", "daemon-reload")
+	if err == nil && len(start) > 0 {
+		_, err = execSystem(context.Background(), "systemctl", append([]string{"start", "--no-block"}, start...)...)
+	}
 	if err == nil && len(again) > 0 {
 		_, err = execSystem(context.Background(), "systemctl", append([]string{"try-restart", "--no-block"}, again...)...)
 	}

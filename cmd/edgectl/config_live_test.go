@@ -46,9 +46,9 @@ func (d *fakeDaemon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // unitSystem is a setup.System without a host.
 type unitSystem struct{}
 
-func (unitSystem) Hostname(string) error       { return nil }
-func (unitSystem) Shadow(string) error         { return nil }
-func (unitSystem) ReloadUnits(...string) error { return nil }
+func (unitSystem) Hostname(string) error                 { return nil }
+func (unitSystem) Shadow(string) error                   { return nil }
+func (unitSystem) ReloadUnits([]string, ...string) error { return nil }
 
 func runningFake(t *testing.T, d *fakeDaemon) (*runningBox, *[]string) {
 	t.Helper()

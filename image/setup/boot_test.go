@@ -59,7 +59,10 @@ type notes struct{ told *[]string }
 
 func (n notes) Hostname(name string) error { return n.tell("hostname " + name) }
 func (n notes) Shadow(string) error        { return n.tell("shadow") }
-func (n notes) ReloadUnits(again ...string) error {
+func (n notes) ReloadUnits(start []string, again ...string) error {
+	for _, unit := range start {
+		again = append(again, "start "+unit)
+	}
 	return n.tell(strings.Join(append([]string{"reload units"}, again...), " "))
 }
 func (n notes) tell(what string) error {
@@ -408,9 +411,9 @@ func TestUnreadable(t *testing.T) {
 // brokenSystem can do nothing.
 type brokenSystem struct{}
 
-func (brokenSystem) Hostname(string) error       { return errors.New("no host name") }
-func (brokenSystem) Shadow(string) error         { return errors.New("no password") }
-func (brokenSystem) ReloadUnits(...string) error { return errors.New("no systemd") }
+func (brokenSystem) Hostname(string) error                 { return errors.New("no host name") }
+func (brokenSystem) Shadow(string) error                   { return errors.New("no password") }
+func (brokenSystem) ReloadUnits([]string, ...string) error { return errors.New("no systemd") }
 
 // TestSmallTroubles: a box whose name or password cannot be set announces, and
 // says so.

@@ -83,7 +83,7 @@ func (p Place) login(open bool) (err error) {
 			again = append(again, loginUnit(terminal))
 		}
 	}
-	return errors.Join(err, p.System.ReloadUnits(again...))
+	return errors.Join(err, p.System.ReloadUnits(nil, again...))
 }
 
 // issueTo is the text above the logins; empty: only the usual. Those that wait for a

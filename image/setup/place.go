@@ -18,9 +18,9 @@ type System interface {
 	// Shadow has file (shadow(5)) stand in place of /etc/shadow, which cannot be
 	// written on the image.
 	Shadow(file string) error
-	// ReloadUnits has systemd read its units again, and then start those of again
-	// again that run, without waiting for them.
-	ReloadUnits(again ...string) error
+	// ReloadUnits has systemd read its units again, then start those of start, and those
+	// of again again that run, without waiting for them.
+	ReloadUnits(start []string, again ...string) error
 }
 
 // Place is where a configuration is put in force: files below /run, which are

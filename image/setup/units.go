@@ -120,8 +120,8 @@ func checkUnitFile(name string, src []byte, may settings) (problems Problems) {
 			fail(n, "", "expected [SECTION], then lines of KEY=VALUE")
 		case may[section] != nil && !slices.Contains(may[section], key):
 			fail(n, "expected one of "+strings.Join(may[section], ", "), "%.60q cannot be set in [%s] by a configuration", key, section)
-		case key == "Wants" && value != "" && value != "edge-leave.service":
-			fail(n, "", "the only unit that may be wanted is edge-leave.service")
+		case key == "Wants" && value != "" && value != leaveUnit:
+			fail(n, "", "the only unit that may be wanted is %s", leaveUnit)
 		}
 	}
 	return problems
@@ -157,6 +157,23 @@ func ChangedUnits(a, b Tree) (out []string) {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// leaveUnit is the only unit that another may want.
+const leaveUnit = "edge-leave.service"
+
+// wanted are the units that others want by t. They have to be started: at boot the jobs of
+// the others are queued already, and systemd does not look again at what they want.
+func wanted(t Tree) []string {
+	for _, name := range t.under(unitsDir) {
+		for line := range strings.Lines(string(t[name])) {
+			key, value, _ := strings.Cut(line, "=")
+			if strings.TrimSpace(key) == "Wants" && strings.TrimSpace(value) == leaveUnit {
+				return []string{leaveUnit}
+			}
+		}
+	}
+	return nil
 }
 
 // placedUnit is where below Run a file stands. The name is one that no file of the
@@ -205,7 +222,7 @@ func (p Place) units(t Tree) error {
 		}
 	}
 	if changed {
-		err = errors.Join(err, p.System.ReloadUnits(again...))
+		err = errors.Join(err, p.System.ReloadUnits(wanted(t), again...))
 	}
 	return errors.Join(err, p.file(unitList, []byte(strings.Join(now.names(), "\n")), access{mode: 0o644}))
 }

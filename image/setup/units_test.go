@@ -122,7 +122,7 @@ func TestUnitsInForce(t *testing.T) {
 	}); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff(reloads(), []string{"reload units systemd-journald.service serial-getty@ttyS1.service systemd-timesyncd.service"}); d != "" {
+	if d := cmp.Diff(reloads(), []string{"reload units systemd-journald.service serial-getty@ttyS1.service systemd-timesyncd.service start edge-leave.service"}); d != "" {
 		t.Error(d)
 	}
 	other := filepath.Join(b.place.Run, "systemd/system/edged.service.d/other.conf")
@@ -136,7 +136,7 @@ func TestUnitsInForce(t *testing.T) {
 	// Another generation, and rescue: nothing of the first is left.
 	less := good.with(nil, "units/edged.service.d/memory.conf", "units/journald.conf.d/size.conf")
 	b.want(b.again(less), OK, 2, "")
-	if d := cmp.Diff(reloads(), []string{"reload units systemd-journald.service"}); d != "" {
+	if d := cmp.Diff(reloads(), []string{"reload units systemd-journald.service start edge-leave.service"}); d != "" {
 		t.Error(d)
 	}
 	if d := cmp.Diff(ChangedUnits(good, less), []string{"edged.service", "systemd-journald.service"}); d != "" {
@@ -144,6 +144,9 @@ func TestUnitsInForce(t *testing.T) {
 	}
 	if err := b.place.Rescue(Result{}); err != nil {
 		t.Fatal(err)
+	}
+	if got := reloads(); strings.Contains(strings.Join(got, " "), "start") {
+		t.Errorf("started in rescue: %q", got)
 	}
 	if got := placed(); len(got) > 0 {
 		t.Errorf("left in rescue: %q", got)
