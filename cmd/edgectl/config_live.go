@@ -46,6 +46,11 @@ func (b *runningBox) Apply(ctx context.Context, m move) (notes []string, err err
 		r, err = b.place.Good(m.to.tree, r)
 		notes = append(r.Errors, setup.Warnings(m.to.tree)...)
 	}
+	if err == nil {
+		var more []string
+		more, err = b.units(ctx, m)
+		notes = append(notes, more...)
+	}
 	if err != nil {
 		return notes, err
 	}
@@ -73,6 +78,24 @@ func (b *runningBox) tune(ctx context.Context, m move) []string {
 		return []string{line(err.Error())}
 	}
 	return []string{"the uplinks were set anew"}
+}
+
+// units asks systemd whether it takes the settings of units. One that it refuses goes on
+// as it is, and is not started at the next boot: with sshd nobody would come in any more.
+// What was in force once is gone back to whatever it says.
+func (b *runningBox) units(ctx context.Context, m move) (notes []string, err error) {
+	for _, unit := range setup.ChangedUnits(m.from.tree, m.to.tree) {
+		state, err := b.run(ctx, "systemctl", "show", "-P", "LoadState", unit)
+		if state = strings.TrimSpace(state); err != nil || state != "bad-setting" && state != "error" {
+			continue
+		}
+		why := fmt.Errorf("systemd refuses %s with these settings, and would not start it at the next boot: systemctl status %s says why", unit, unit)
+		if m.to.number > m.from.number {
+			return notes, why
+		}
+		notes = append(notes, why.Error())
+	}
+	return notes, nil
 }
 
 // network has networkd read its files again if they are others.
@@ -149,7 +172,7 @@ func unitNotes(units []string) (notes []string) {
 		case "edged.service", "edgeproxy.service":
 		case "edgebgp.service":
 			notes = append(notes, "the settings of edgebgp.service count from its next start: systemctl restart edgebgp, which withdraws before it ends")
-		case "edge-leave.service", "edge-tune.service", "edge-watchdog.service":
+		case "edge-leave.service", "edge-tune.service":
 			notes = append(notes, "the settings of "+unit+" count from its next start")
 		default:
 			notes = append(notes, unit+" was started again")

@@ -87,7 +87,7 @@ func TestRunningBox(t *testing.T) {
 	one, two := configTree(t, 3), configTree(t, 4)
 	network := withFiles(two, map[string]string{"network/10-uplink.network": "[Match]\nName=eth0\n[Network]\nAddress=10.0.0.2/24\n", "network/x.link": "[Match]\nOriginalName=a\n"})
 	seeded := withFiles(one, map[string]string{"secrets/ring.seed": "fedcba9876543210\n"})
-	const firewall = "systemctl restart edge-firewall.service"
+	const firewall, loads = "systemctl restart edge-firewall.service", "systemctl show -P LoadState "
 	for name, c := range map[string]struct {
 		from, to setup.Tree
 		answers  []string
@@ -107,13 +107,13 @@ func TestRunningBox(t *testing.T) {
 			told: []string{firewall}, fails: "edged refuses the configuration: node.bgp has changed"},
 		"the seed is read at the start": {from: one, to: seeded, answers: []string{""}, told: []string{firewall, "systemctl restart edged.service"}, note: "every node needs the same"},
 		"edged has other settings": {from: one, to: withFiles(one, map[string]string{"units/edged.service.d/a.conf": "[Service]\nMemoryMax=8G\n"}), answers: []string{""},
-			told: []string{firewall, "systemctl restart edged.service"}, note: "edged.service: restarted"},
+			told: []string{loads + "edged.service", firewall, "systemctl restart edged.service"}, note: "edged.service: restarted"},
 		"so has edgeproxy": {from: withFiles(one, map[string]string{"units/edgeproxy.service.d/a.conf": "[Service]\nMemoryMax=8G\n"}), to: one, answers: []string{""},
-			told: []string{firewall, "systemctl restart edgeproxy.service"}, note: "edgeproxy was restarted"},
+			told: []string{loads + "edgeproxy.service", firewall, "systemctl restart edgeproxy.service"}, note: "edgeproxy was restarted"},
 		"edgebgp is left alone": {from: one, to: withFiles(one, map[string]string{"units/edgebgp.service.d/a.conf": "[Service]\nTimeoutStopSec=5min\n"}), answers: []string{""},
-			told: []string{firewall}, note: "count from its next start: systemctl restart edgebgp"},
+			told: []string{loads + "edgebgp.service", firewall}, note: "count from its next start: systemctl restart edgebgp"},
 		"the journal has": {from: one, to: withFiles(one, map[string]string{"units/journald.conf.d/a.conf": "[Journal]\nSystemMaxUse=2G\n"}), answers: []string{""},
-			told: []string{firewall}, note: "systemd-journald.service was started again"},
+			told: []string{loads + "systemd-journald.service", firewall}, note: "systemd-journald.service was started again"},
 		"from rescue": {to: two, told: []string{"networkctl reload", firewall, "systemctl restart edge-tune.service", "systemctl start edged.service edgeproxy.service edgebgp.service"},
 			note: "the network was set anew"},
 		"to rescue":   {from: one, told: []string{"networkctl reload", firewall, "systemctl stop edgebgp.service edgeproxy.service edged.service", firewall}, note: "the daemons were stopped"},
@@ -143,6 +143,27 @@ func TestRunningBox(t *testing.T) {
 				t.Errorf("leave to start the daemons: %v", okErr)
 			}
 		})
+	}
+}
+
+// TestRefusedUnit: sshd goes on, and would be gone after a boot. What is older is gone back
+// to all the same.
+func TestRefusedUnit(t *testing.T) {
+	one := configTree(t, 3)
+	two := withFiles(one, map[string]string{"units/ssh.service.d/a.conf": "[Service]\nTasksMax=1\n"})
+	b, _ := runningFake(t, &fakeDaemon{answers: []string{""}})
+	b.run = func(_ context.Context, _ string, args ...string) (string, error) {
+		if slices.Contains(args, "LoadState") {
+			return "bad-setting\n", nil
+		}
+		return "", nil
+	}
+	m := moveOf(t, one, two)
+	if _, err := b.Apply(t.Context(), m); err == nil || !strings.Contains(err.Error(), "systemd refuses ssh.service") {
+		t.Error(err)
+	}
+	if notes, err := b.Apply(t.Context(), m.back()); err != nil || !strings.Contains(strings.Join(notes, " "), "systemd refuses ssh.service") {
+		t.Errorf("%q, %v", notes, err)
 	}
 }
 

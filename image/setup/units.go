@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // unitsDir is the folder of a tree with what changes units and settings of systemd:
@@ -47,9 +48,10 @@ func daemonConfs() map[string]settings {
 }
 
 // ownUnits are ours, without those that bring a box back: nothing in a configuration
-// may keep it from being taken back.
+// may keep it from being taken back. Nor those that start before edge-setup has put the
+// configuration in force, as edge-watchdog does: they would never see it.
 func ownUnits() []string {
-	return []string{"edge-leave", "edge-tune", "edge-watchdog", "edgebgp", "edged", "edgeproxy"}
+	return []string{"edge-leave", "edge-tune", "edgebgp", "edged", "edgeproxy"}
 }
 
 // othersUnits are started again when they change, as serial-getty@ttySN is.
@@ -102,12 +104,15 @@ func checkUnitFile(name string, src []byte, may settings) (problems Problems) {
 		problems = append(problems, Problem{File: name, Line: line, Message: fmt.Sprintf(format, args...), Remedy: remedy})
 	}
 	section, n := "", 0
+	var start command
 	for line := range strings.Lines(string(src)) {
 		n++
 		line = strings.TrimSpace(line)
 		key, value, assigns := strings.Cut(line, "=")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		switch {
+		case strings.ContainsFunc(line, notText):
+			fail(n, "", "it has control characters: for systemd a line ends at some of them")
 		case line == "", line[0] == '#', line[0] == ';':
 		case strings.HasSuffix(line, `\`):
 			fail(n, "", "a line that goes on in the next one is not taken here: write it as one")
@@ -122,9 +127,43 @@ func checkUnitFile(name string, src []byte, may settings) (problems Problems) {
 			fail(n, "expected one of "+strings.Join(may[section], ", "), "%.60q cannot be set in [%s] by a configuration", key, section)
 		case key == "Wants" && value != "" && value != leaveUnit:
 			fail(n, "", "the only unit that may be wanted is %s", leaveUnit)
+		case key == "ExecStart":
+			if why := start.add(value); why != "" {
+				fail(n, "write a line ExecStart= and then one with the program, ExecStart=/PATH", "%s: systemd refuses the whole unit then", why)
+			}
 		}
 	}
+	if start.cleared && start.programs == 0 {
+		fail(n, "write a line ExecStart=/PATH behind ExecStart=", "no program is left: systemd refuses the whole unit then")
+	}
 	return problems
+}
+
+func notText(r rune) bool { return r != '\t' && unicode.IsControl(r) }
+
+// command is what the lines ExecStart= of a file come to. A unit that has two, or none, is
+// not started any more, and goes on running until the box is booted anew.
+type command struct {
+	cleared  bool
+	programs int
+}
+
+// add takes a value, and says what is wrong with it.
+func (c *command) add(value string) string {
+	if value == "" {
+		*c = command{cleared: true}
+		return ""
+	}
+	c.programs++
+	switch {
+	case !strings.HasPrefix(strings.TrimLeft(value, "-:+!|"), "/"):
+		return "it does not begin with the path of a program"
+	case !c.cleared:
+		return "it comes beside the program that the unit has"
+	case c.programs > 1:
+		return "it is a second program"
+	}
+	return ""
 }
 
 // wallNotes say which sandboxes are changed: it is seldom meant to stay.

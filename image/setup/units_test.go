@@ -19,7 +19,7 @@ func unitTree(t *testing.T) Tree {
 		"units/serial-getty@ttyS1.service.d/off.conf": "[Unit]\nConditionPathExists=/nothing\n",
 		"units/journald.conf.d/size.conf":             "[Journal]\nSystemMaxUse=2G\n",
 		"units/timesyncd.conf.d/servers.conf":         "[Time]\nNTP=192.0.2.123\n",
-		"units/edgebgp.service.d/10-appliance.conf":   "[Service]\nTimeoutStopSec=5min\n",
+		"units/edgebgp.service.d/10-appliance.conf":   "[Service]\nTimeoutStopSec=5min\nExecStart=\r\nExecStart=-/usr/bin/edgebgp -v\r\n",
 	})
 }
 
@@ -47,6 +47,11 @@ func TestCheckUnits(t *testing.T) {
 		`a.conf:2: a line that goes on`:                                  {"units/edged.service.d/a.conf", "[Service]\nEnvironment=a \\\nb\n"},
 		`a.conf:2: the only unit that may be wanted`:                     {"units/edged.service.d/a.conf", "[Unit]\nWants=emergency.target\n"},
 		`a.conf:2: "MemoryMax" cannot be set in [Journal]`:               {"units/journald.conf.d/a.conf", "[Journal]\nMemoryMax=1G\n"},
+		`a.conf:2: it has control characters`:                            {"units/edged.service.d/a.conf", "[Service]\nNice=1\rUser=nobody\r\n"},
+		`a.conf:2: it comes beside the program`:                          {"units/ssh.service.d/a.conf", "[Service]\nExecStart=/usr/sbin/sshd -D -p 2222\n"},
+		`a.conf:4: it is a second program`:                               {"units/ssh.service.d/a.conf", "[Service]\nExecStart=\nExecStart=-/a\nExecStart=/b\n"},
+		`a.conf:3: it does not begin with the path`:                      {"units/ssh.service.d/a.conf", "[Service]\nExecStart=\nExecStart=$X\n"},
+		`a.conf:2: no program is left`:                                   {"units/edgebgp.service.d/a.conf", "[Service]\nExecStart=\n"},
 	} {
 		b := newBuilder()
 		b.put(file[0], []byte(file[1]))
