@@ -122,31 +122,44 @@ func (b *builder) cloudConfig(user []byte, c *cloudConfig) (notes []string) {
 			notes = append(notes, fmt.Sprintf("user-data:%d: %s means nothing on this box", all[key].Line, clip(key)))
 		}
 	}
+	// What is unpacked is counted whatever becomes of it: names (*a) make many large files
+	// of few bytes, which would take the whole boot.
+	unpacked := 0
 	for i, f := range c.WriteFiles {
-		b.writeFile(fmt.Sprintf("user-data: write_files[%d]", i), f)
+		from := fmt.Sprintf("user-data: write_files[%d]", i)
+		if b.full || unpacked > maxTree {
+			b.problems.at(from, "remove what is not needed", "here the reading ended: the files before have more than %d MiB, or are more than %d", maxTree>>20, maxFiles)
+			return notes
+		}
+		unpacked += b.writeFile(from, f)
 	}
 	return notes
 }
 
-func (b *builder) writeFile(from string, f writeFile) {
+// writeFile takes a file, and returns how many bytes were looked at for it.
+func (b *builder) writeFile(from string, f writeFile) int {
 	name, ours := strings.CutPrefix(f.Path, Root+"/")
 	switch {
 	case !ours:
 		b.problems.at(from, "only files below "+Root+" can be written", "%s is not below %s", clip(f.Path), Root)
-		return
+		return 0
 	case f.Append:
 		b.problems.at(from, "give the whole content", "append is not taken")
-		return
+		return 0
+	case !b.room(name, 0):
+		return 0
 	}
 	content, err := decodeContent(f.Encoding, f.Content)
 	if err != nil {
 		b.problems.at(from, "", "%s: %v", clip(f.Path), err)
-		return
+	} else {
+		b.put(name, content)
 	}
-	b.put(name, content)
+	return len(f.Content) + len(content)
 }
 
-// decodeContent undoes the encodings of write_files.
+// decodeContent undoes the encodings of write_files. With an error it returns what it had
+// until then.
 func decodeContent(encoding, text string) ([]byte, error) {
 	packed, based := false, false
 	switch encoding {
@@ -176,7 +189,7 @@ func decodeContent(encoding, text string) ([]byte, error) {
 		content, err = io.ReadAll(io.LimitReader(z, maxFile+1))
 	}
 	if err != nil {
-		return nil, errors.New("its content is not whole gzip")
+		return content, errors.New("its content is not whole gzip")
 	}
 	return content, nil
 }
@@ -220,9 +233,8 @@ func (b *builder) keys(lists ...[]string) {
 			}
 		}
 	}
-	if text.Len() > n {
-		delete(b.tree, keysFile)
-		b.put(keysFile, []byte(text.String()))
+	if text.Len() > n { // also if there is room for nothing else: rescue needs them
+		b.tree[keysFile] = []byte(text.String())
 	}
 }
 

@@ -106,6 +106,27 @@ func TestYAMLBomb(t *testing.T) {
 	}
 }
 
+// TestUnpackingEnds: many files that are small as they are written, and large, or broken
+// behind much that is whole, once they are unpacked. The keys count all the same.
+func TestUnpackingEnds(t *testing.T) {
+	large := zip(t, make([]byte, 9<<20))
+	cut := zip(t, make([]byte, 7<<20))
+	for name, packed := range map[string][]byte{"large": large, "cut": cut[:len(cut)-4]} {
+		var b strings.Builder
+		fmt.Fprintf(&b, "#cloud-config\nssh_authorized_keys: [x]\na: &a %q\nwrite_files:\n", base64.StdEncoding.EncodeToString(packed))
+		for n := 0; b.Len() < maxUserData-100; n++ {
+			fmt.Fprintf(&b, "- {path: /etc/edge/secrets/%x, encoding: gz+b64, content: *a}\n", n)
+		}
+		tree, problems, _, _, err := readNoCloud(noCloudDir(t, map[string]string{"user-data": b.String()}))
+		if err != nil || len(problems) > 10 || !strings.Contains(problems.Error(), "here the reading ended") {
+			t.Errorf("%s: %v, %d problems", name, err, len(problems))
+		}
+		if string(tree["authorized_keys"]) != "x\n" {
+			t.Errorf("%s: %q", name, tree.names())
+		}
+	}
+}
+
 func FuzzNoCloud(f *testing.F) {
 	f.Add([]byte("#cloud-config\nwrite_files: [{path: /etc/edge/hostname, content: a, encoding: b64}]\nssh_authorized_keys: [a]\n"), []byte("local-hostname: a\npublic-keys: [b]\n"))
 	f.Add([]byte("node: {}\n"), []byte("public-keys: {a: {openssh-key: b}, c: d}\n"))
