@@ -25,13 +25,18 @@ func (u *upgrade) cancel(ctx context.Context) (err error) {
 	if u.last, err = u.box.state().Upgrade(); err != nil {
 		return err
 	}
-	if err := mayCancel(u.here, u.last); err != nil {
-		return err
-	}
 	if u.disk, err = u.box.open(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, u.disk.close()) }()
+	all, err := u.disk.writer.UKIs()
+	if err != nil {
+		return err
+	}
+	next, _ := slot.Next(all)
+	if err := mayCancel(u.here, u.last, next.Version); err != nil {
+		return err
+	}
 	return u.takeBack(ctx)
 }
 
@@ -56,10 +61,12 @@ func (u *upgrade) takeBack(ctx context.Context) (err error) {
 	return u.cancelled()
 }
 
-// mayCancel says why there is nothing to be taken back.
-func mayCancel(here booted, last *slot.Upgrade) error {
+// mayCancel says why there is nothing to be taken back. next is the version that the next
+// boot takes: one that has failed is it while it has tries left, if somebody has booted this
+// one by hand.
+func mayCancel(here booted, last *slot.Upgrade, next string) error {
 	switch {
-	case last == nil || !last.OnTrial() && last.Stage != slot.Writing:
+	case last == nil || !last.OnTrial() && last.Stage != slot.Writing && (last.Stage != slot.Failed || last.Version != next):
 		return errors.New("no version is staged: there is nothing to cancel")
 	case last.Version == here.version:
 		return fmt.Errorf("version %s runs, under trial: leave it with edgectl rollback", here.version)
@@ -186,8 +193,12 @@ func (u *upgrade) forgiveOne(ctx context.Context) error {
 }
 
 // forgetTries has the UKI of a forgiven version not tell any more that it has failed: it
-// stays behind the version that runs.
+// stays behind the version that runs. That of the version that runs is left alone: if it is
+// good systemd-bless-boot looks for the name that it was booted by.
 func (u *upgrade) forgetTries(ctx context.Context) (err error) {
+	if u.forgive == u.here.version {
+		return nil
+	}
 	disk, err := u.box.open()
 	if err != nil {
 		return err

@@ -186,6 +186,45 @@ func TestForgive(t *testing.T) {
 	c.must("upgrade", "--stage-only", c.payload("1.2.0"))
 }
 
+// TestForgiveWhatRuns: it keeps the name that it was booted by, on its last try.
+func TestForgiveWhatRuns(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	if err := c.box().state().Refuse(slot.Refused{Version: "1.2.0", When: time.Now(), Check: "bgp", Reason: "no peer"}); err != nil {
+		t.Fatal(err)
+	}
+	c.must("upgrade", "--force", "--tries=1", c.payload("1.2.0"))
+	c.boot("1.2.0", slot.B)
+	c.expectESP("1.1.0 1.2.0+0-1")
+	if out := c.must("slots"); strings.Contains(out, "--cancel") {
+		t.Errorf("nothing can be taken back: %s", out)
+	}
+	c.must("upgrade", "--forgive=1.2.0")
+	c.expectESP("1.1.0 1.2.0+0-1")
+	if list, err := c.box().state().Refused(); len(list) != 0 || err != nil {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// TestCancelFailed: a version has failed, and has tries left, since this one was booted by
+// hand. The next boot would take it.
+func TestCancelFailed(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	c.must("upgrade", c.payload("1.2.0"))
+	c.boot("1.2.0", slot.B)
+	c.boot("1.1.0", slot.A)
+	c.must("appliance", "health")
+	c.expectSlots("a: 1.1.0 runs good; b: 1.2.0 trial; next 1.2.0")
+	if out := c.must("slots"); !strings.Contains(out, "boots 1.2.0; edgectl upgrade --cancel takes it back") {
+		t.Error(out)
+	}
+	c.must("upgrade", "--cancel")
+	c.expectESP("1.1.0")
+	c.refuses("nothing to cancel", "upgrade", "--cancel")
+	c.refuses("version 1.2.0 is refused", "upgrade", c.payload("1.2.0"))
+}
+
 // TestSlotsText is what a person reads.
 func TestSlotsText(t *testing.T) {
 	v := slotsView{
@@ -199,7 +238,7 @@ SLOT  VERSION        STATE
 a     1.1.0    runs  good
 b     1.2.0          staged, with 3 boots to become good
 
-the next reboot boots 1.2.0; edgectl upgrade --cancel takes back what is staged
+the next reboot boots 1.2.0; edgectl upgrade --cancel takes it back
 the last upgrade: from 1.1.0 to 1.2.0, staged at 1970-01-01 00:00:00 UTC, by ops
 refused: version 1.1.5, check bgp at 1970-01-01 00:00:00 UTC, 2 times by now: no peer
 edgectl upgrade --forgive VERSION has one taken again

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -142,13 +141,21 @@ func (v slotsView) text(e env) string {
 		rows = append(rows, []cell{{string(s.Slot), plain}, {s.Version, plain}, {here, plain}, {words, t}})
 	}
 	p.table([]string{"SLOT", "VERSION", "", "STATE"}, rows)
+	var here booted
+	for _, s := range v.Slots {
+		if s.Runs {
+			here.version = s.Version
+		}
+	}
 	switch {
 	case v.Next == "":
 		p.section(bad, "the next reboot finds nothing to boot")
-	case slices.ContainsFunc(v.Slots, func(s slotView) bool { return s.Runs && s.Version == v.Next }):
+	case v.Next == here.version:
 		p.section(plain, "the next reboot boots "+v.Next+" again")
+	case mayCancel(here, v.Upgrade, v.Next) == nil:
+		p.section(warn, "the next reboot boots "+v.Next+"; edgectl upgrade --cancel takes it back")
 	default:
-		p.section(warn, "the next reboot boots "+v.Next+"; edgectl upgrade --cancel takes back what is staged")
+		p.section(warn, "the next reboot boots "+v.Next)
 	}
 	if u := v.Upgrade; u != nil {
 		p.say(plain, fmt.Sprintf("the last upgrade: from %s to %s, %s at %s, by %s", known(u.From), known(u.Version), u.Stage, u.Changed.UTC().Format("2006-01-02 15:04:05 UTC"), known(u.By)))
