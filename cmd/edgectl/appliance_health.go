@@ -115,6 +115,10 @@ func (h *healthRun) judge(r *reported, failed []slot.Failure) error {
 	again := r.Judged && slices.Equal(boot.FailedNames(r.Failed), boot.FailedNames(failed))
 	r.Failed = failed
 	r.Verdict, r.Judged = boot.Judge(r.Facts), true
+	if _, err := os.Stat(h.box.path(judgedFile)); err == nil && r.Verdict.Reboot { // by a process before this one
+		r.Verdict.Reboot = false
+		r.Verdict.Why += "; but this boot was judged before, so it stays"
+	}
 	notes := r.Notes
 	if !again {
 		r.note(h.box.keep(*r, h.now()))

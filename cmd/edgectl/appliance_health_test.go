@@ -208,6 +208,23 @@ func TestHealthEnds(t *testing.T) {
 	}
 }
 
+// TestJudgedOnce: only the first verdict of a boot gives it up, whoever calls again.
+func TestJudgedOnce(t *testing.T) {
+	t.Parallel()
+	c := newTrial(t)
+	c.must("upgrade", c.payload("1.2.0"))
+	c.boot("1.2.0", slot.B)
+	c.must("appliance", "health") // and its blessing fails
+	before := c.reboots()
+	c.node.set(func(n *node) { n.down = true })
+	j := c.judge()
+	c.await("an alarm", c.holds(alarmsFile, "judged before, so it stays"))
+	j.stop()
+	if err := <-j.done; err == nil || c.reboots() != before {
+		t.Errorf("%v, %d reboots", err, c.reboots()-before)
+	}
+}
+
 // TestGivesUpByForce: what is broken is perhaps what reboots.
 func TestGivesUpByForce(t *testing.T) {
 	t.Parallel()

@@ -215,6 +215,7 @@ func (c *trial) boot(version string, s slot.Slot) {
 	c.put("/proc/sys/kernel/random/boot_id", []byte(fmt.Sprintf("%s-%d\n", version, len(c.ran))))
 	vars := filepath.Join(c.root, "/sys/firmware/efi/efivars/LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f")
 	os.Remove(vars)
+	os.Remove(filepath.Join(c.root, judgedFile))
 	for _, u := range c.ukis() {
 		if u.Version != version || !u.Counted {
 			continue
