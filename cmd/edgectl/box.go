@@ -198,6 +198,7 @@ func openDisk() (*opened, error) {
 	if out.close, err = slot.MountESP(esp, at); err != nil {
 		return nil, err
 	}
+	_ = slot.RemoveSalvaged(at) // what is left is said by how much is free
 	if out.room.ESPFree, err = slot.FreeSpace(at); err != nil {
 		return nil, errors.Join(err, out.close())
 	}

@@ -165,3 +165,24 @@ func FuzzFindMount(f *testing.F) {
 		DeviceAt(strings.NewReader(text), "/")
 	})
 }
+
+func TestRemoveSalvaged(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"FSCK0000.REC", "fsck0012.rec", "FSCK.REC", "FSCK0000.RECS", "EFI/FSCK0000.REC"} {
+		put(t, filepath.Join(dir, name), []byte("x"))
+	}
+	if err := errors.Join(RemoveSalvaged(dir), os.Mkdir(filepath.Join(dir, "FSCK0001.REC"), 0o755), RemoveSalvaged(dir)); err != nil {
+		t.Error(err)
+	}
+	var left []string
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if d := cmp.Diff([]string{"EFI", "FSCK.REC", "FSCK0000.RECS", "FSCK0001.REC"}, left); d != "" || err != nil {
+		t.Error(d, err)
+	}
+	if RemoveSalvaged(filepath.Join(dir, "none")) == nil {
+		t.Error("a folder that is not there")
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +37,22 @@ func MountESP(device, dir string) (unmount func() error, err error) {
 		return nil, errors.Join(fmt.Errorf("mount EFI partition %s: %w", device, err), restore())
 	}
 	return func() error { return errors.Join(unix.Unmount(dir, 0), restore()) }, nil
+}
+
+// RemoveSalvaged removes from a mounted EFI partition what fsck.vfat -a has made of clusters
+// that no name had any more, which a power cut leaves while a UKI is removed: a file as large
+// as the UKI, each time one more, until no upgrade fits.
+func RemoveSalvaged(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("remove what fsck has salvaged: %w", err)
+	}
+	for _, e := range entries {
+		if ok, _ := path.Match("FSCK[0-9][0-9][0-9][0-9].REC", strings.ToUpper(e.Name())); ok && e.Type().IsRegular() {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
 }
 
 // makeWritable remounts where a device is mounted.

@@ -82,6 +82,31 @@ func TestCheckESP(t *testing.T) {
 	}
 }
 
+// TestCheckESPSalvages: the clusters of a UKI whose name was removed, and no more, come to a
+// file that slot.RemoveSalvaged knows.
+func TestCheckESPSalvages(t *testing.T) {
+	dir := t.TempDir()
+	image, uki := filepath.Join(dir, "esp"), filepath.Join(dir, "uki")
+	if err := os.WriteFile(uki, bytes.Repeat([]byte("MZ, and so on. "), 20000), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "truncate", "-s", "64M", image)
+	run(t, "mkfs.vfat", "-F", "32", "-s", "1", image)
+	run(t, "mcopy", "-i", image, uki, "::EDGE.EFI")
+	b, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[bytes.Index(b, []byte("EDGE    EFI"))] = 0xe5 // as a removed name begins
+	if err := os.WriteFile(image, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := command(t, "fsck.vfat", "-a", image)
+	if left := run(t, "mdir", "-b", "-i", image, "::"); !strings.Contains(left, "FSCK0000.REC") {
+		t.Errorf("%v: %s\nand there is %s", err, out, left)
+	}
+}
+
 // share has the second entry of this size begin where the first does.
 func share(t *testing.T, image string, size int) {
 	t.Helper()
