@@ -25,13 +25,13 @@ def _read(path):
 def disk(path):
     """How full a file system is, in percent of what may be used."""
     try:
-        s = os.statvfs(path)
+        s, device = os.statvfs(path), os.stat(path).st_dev
     except OSError as err:
         return {"path": path, "error": err.strerror}
     used = s.f_blocks - s.f_bfree
     files = s.f_files - s.f_ffree
     return {
-        "path": path, "error": None, "free_bytes": s.f_bavail * s.f_frsize,
+        "path": path, "error": None, "device": device, "free_bytes": s.f_bavail * s.f_frsize,
         "used_percent": round(100 * used / max(1, used + s.f_bavail), 1),
         "inodes_percent": round(100 * files / s.f_files, 1) if s.f_files else 0.0,
         "read_only": bool(s.f_flag & os.ST_RDONLY),
