@@ -7,12 +7,12 @@ DOCUMENTATION = r"""
 module: edge_drain
 short_description: Have a node leave with the guard's permit, or come back
 description:
-  - V(drained) orders C(edged) to leave, and with O(wait) returns when all is off the air and nothing is served any
+  - C(drained) orders C(edged) to leave, and with C(wait) returns when all is off the air and nothing is served any
     more, as C(edgectl drain --wait) does. If that is not so in time, it fails with who refused and why, and takes its own order
-    back, unless O(keep=true).
-  - V(undrained) takes the order back, if the node is healthy, and with O(wait) returns when its routers hold what it announces.
-  - An order of somebody else is neither replaced nor taken back. An order is known again by its O(owner), or without
-    one by its O(reason).
+    back, unless C(keep: true).
+  - C(undrained) takes the order back, if the node is healthy, and with C(wait) returns when its routers hold what it announces.
+  - An order of somebody else is neither replaced nor taken back. An order is known again by its C(owner), or without
+    one by its C(reason).
   - It never forces anything past the guard. C(edgectl drain --force) does, by hand.
 options:
   state:
@@ -21,7 +21,7 @@ options:
     choices: [drained, undrained]
     default: drained
   reason:
-    description: Why, in a few words. With O(owner) it is kept as C(rollout OWNER, then the reason), 500 bytes in all.
+    description: Why, in a few words. With C(owner) it is kept as C(rollout OWNER, then the reason), 500 bytes in all.
     type: str
     required: true
   owner:
@@ -29,7 +29,7 @@ options:
     type: str
     default: ""
   prefix:
-    description: The prefix to leave. Without it and O(service), the whole node.
+    description: The prefix to leave. Without it and C(service), the whole node.
     type: str
     default: ""
   service:
@@ -38,12 +38,12 @@ options:
     default: ""
   for:
     description: >-
-      After how long the order ends by itself, whatever becomes of who gave it; V(0) is never. One of ours with less than half of that left
+      After how long the order ends by itself, whatever becomes of who gave it; C(0) is never. One of ours with less than half of that left
       is given again.
     type: str
     default: "0"
   wait:
-    description: How long to wait until it is so; V(0) returns once it is ordered.
+    description: How long to wait until it is so; C(0) returns once it is ordered.
     type: str
     default: "0"
   interval:

@@ -13,12 +13,12 @@ description:
 options:
   state:
     description: >-
-      V(held) takes or renews it, V(released) gives it back, V(shown) changes nothing.
+      C(held) takes or renews it, C(released) gives it back, C(shown) changes nothing.
     type: str
     choices: [held, released, shown]
     default: held
   owner:
-    description: Who holds it. Needed unless O(state=shown).
+    description: Who holds it. Needed unless C(state=shown).
     type: str
   what:
     description: What for, in a few words, for others to read.

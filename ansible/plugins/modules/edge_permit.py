@@ -8,8 +8,8 @@ module: edge_permit
 short_description: Wait until the guard would let a node leave, and say who is in the way
 description:
   - Asks C(edged) whether this node could leave each prefix that it announces, by what its guard has heard, until it
-    could or O(wait) is over. Then it fails, and names who is in the way and why.
-  - It waits for its turn as well, as O(max_planned) of C(fleet.guard) has it.
+    could or C(wait) is over. Then it fails, and names who is in the way and why.
+  - It waits for its turn as well, as C(max_planned) of C(fleet.guard) has it.
   - It changes nothing, and nobody is asked. It is an estimate; the promises that a drain asks for decide.
 options:
   socket:
@@ -21,7 +21,7 @@ options:
     type: str
     default: 10s
   wait:
-    description: How long to wait, for example V(10m); V(0) looks once.
+    description: How long to wait, for example C(10m); C(0) looks once.
     type: str
     default: 10m
   interval:

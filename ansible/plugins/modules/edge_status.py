@@ -12,18 +12,18 @@ description:
   - A node is B(healthy) if nothing is wrong with it but that it may be drained. That is to hold before an undrain.
   - A node is B(ready) if it is healthy, not drained, announced at its best, and its routers hold what it announces.
     That is to hold after one.
-  - Without O(wait) it never fails, so that a silent C(edged) is an answer too (RV(answers) is false).
+  - Without C(wait) it never fails, so that a silent C(edged) is an answer too (C(answers) is false).
 options:
   socket:
     description: The socket of C(edged).
     type: path
     default: /run/edge/edged.sock
   timeout:
-    description: How long C(edged) has for an answer, for example V(10s).
+    description: How long C(edged) has for an answer, for example C(10s).
     type: str
     default: 10s
   wait:
-    description: How long to wait until the node is what O(until) says; V(0) looks once and never fails.
+    description: How long to wait until the node is what C(until) says; C(0) looks once and never fails.
     type: str
     default: "0"
   until:
@@ -49,7 +49,7 @@ options:
     type: path
     default: /run/edge-image
   config:
-    description: The configuration; RV(config_in_force) says whether C(edged) has taken what is in it.
+    description: The configuration; C(config_in_force) says whether C(edged) has taken what is in it.
     type: path
     default: /etc/edge/edge.yaml
   disks:
@@ -118,12 +118,12 @@ unhealthy:
   elements: str
   returned: always
 why_not:
-  description: Why it is not ready; all of RV(unhealthy), and more.
+  description: Why it is not ready; all of C(unhealthy), and more.
   type: list
   elements: str
   returned: always
 node:
-  description: Its name; RV(site) is where it is.
+  description: Its name; C(site) is where it is.
   type: str
   returned: if edged answers
 site:
@@ -191,7 +191,7 @@ config_hash:
   type: str
   returned: if edged answers
 config_in_force:
-  description: Whether that is the file O(config) (V(yes) or V(no)), or why it is not known.
+  description: Whether that is the file C(config) (C(yes) or C(no)), or why it is not known.
   type: str
   returned: if edged answers
 config_error:

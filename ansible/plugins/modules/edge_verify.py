@@ -16,7 +16,7 @@ options:
     type: dict
     required: true
   fleet:
-    description: RV(edge_fleet) of the inventory, to compare with; empty knows of no fleet.
+    description: C(edge_fleet) of the inventory, to compare with; empty knows of no fleet.
     type: dict
     default: {}
   report:
