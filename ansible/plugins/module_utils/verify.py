@@ -44,7 +44,7 @@ def judge(answers, fleet=None, now=None, limits=None):
         answer = answers[name] or {}
         lost = unreached(answer)
         if lost is not None:
-            out.append(finding("critical", name, f"it is not reached: {lost}", "look whether it runs and sshd answers; what it announces only its site's other boxes can tell"))
+            out.append(finding("critical", name, f"it is not reached: {lost}", "look whether it runs and sshd answers; edgectl guard on another box says when it was last heard"))
             continue
         if not answer.get("answers"):
             out.append(finding("critical", name, f"edged does not answer: {answer.get('error')}", "systemctl status edged; journalctl -u edged"))
@@ -96,6 +96,7 @@ _RUNG = {
 
 def _rungs(name, a):
     out = []
+    heard = any(p.get("session") == "established" and not p.get("watch") for p in a.get("peers") or [])
     for d in a.get("decisions") or []:
         if d.get("elsewhere"):
             continue
@@ -105,7 +106,7 @@ def _rungs(name, a):
             out.append(finding(severity, name, f"{d['prefix']} is {d['rung']}: {d.get('reason') or 'no reason is known'}", remedy))
         for peer, why in sorted((d.get("not_sent") or {}).items()):
             out.append(finding("warning", name, f"{peer} does not hold {d['prefix']}: {why}", f"edgectl bgp {peer}"))
-        if d.get("on_air") and not d.get("holders") and any(not p.get("watch") for p in a.get("peers") or []):
+        if d.get("on_air") and not d.get("holders") and heard:
             out.append(finding("critical", name, f"{d['prefix']} is {d['rung']}, and no router holds it", "edgectl bgp; the router's filter"))
         if d.get("health") == "sick" and not d.get("on_air"):
             out.append(finding("warning", name, f"{d['prefix']} could not be served: {d.get('health_reason')}", "edgectl health"))

@@ -139,8 +139,11 @@ def _roster(s, fleet, answers):
 
 
 def _announcers(s, prefix):
-    """The sites at which a router holds a prefix."""
-    out = set()
+    """The sites at which a router holds a prefix: by their own boxes, and of those
+    that could not be asked, or were not, by what the others have heard of them."""
+    asked = {a.get("site") for a in s.up.values()}
+    out = {site for a in s.up.values() for g in (a.get("guard") or {}).get("prefixes") or []
+           if g.get("prefix") == prefix for site in g.get("sites") or [] if site not in asked}
     for a in s.up.values():
         for d in a.get("decisions") or []:
             if d.get("prefix") == prefix and d.get("on_air") and (d.get("holders") or not any(not p.get("watch") for p in a.get("peers") or [])):
@@ -155,16 +158,16 @@ def _floors(s, fleet, answers):
         for d in a.get("decisions") or []:
             if d.get("prefix") not in seen or (d.get("min_sites") or 0) > seen[d["prefix"]]:
                 seen[d.get("prefix")] = d.get("min_sites") or 0
-    for prefix in sorted(set(wanted) | set(seen)):
+    for prefix in sorted(set(wanted) | set(seen)) if s.up else []:
         floor = wanted.get(prefix)
         floor = seen.get(prefix, 0) if floor is None else floor
         sites = _announcers(s, prefix)
-        if not sites and s.up:
-            s.say("critical", None, f"{prefix} is announced by no box that answers", "edgectl explain on its boxes; undrain one")
+        if not sites:
+            s.say("critical", None, f"{prefix} is announced by no box that is known of", "edgectl explain on its boxes; undrain one")
         elif len(sites) < floor:
             lost = "" if len(s.up) == len(answers) else f" ({len(answers) - len(s.up)} boxes could not be asked)"
             s.say("critical", None, f"{prefix} is announced at {len(sites)} sites ({names(sorted(sites))}), and its floor is {floor}{lost}", "bring a site back before anything else")
-        if prefix in wanted and prefix not in seen and s.up:
+        if prefix in wanted and prefix not in seen:
             s.say("warning", None, f"no box knows the prefix {prefix} of fleet.yaml", "converge the fleet (site.yml)")
 
 

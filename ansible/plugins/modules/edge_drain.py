@@ -161,6 +161,13 @@ class Order:
     def split(self, status):
         return orders.split(status, self.scope, self.owner, self.reason)
 
+    def pause(self):
+        """Wait for the next look; False if the time is over."""
+        rest = self.wait - (time.monotonic() - self.begun)
+        if rest > 0:
+            time.sleep(min(self.interval, rest))
+        return rest > 0
+
     def end(self, status, changed, before, **more):
         """The answer of the module, in the form of all its ends."""
         ours, others = self.split(status)
@@ -222,8 +229,7 @@ def await_left(o, status):
     """The last status, and what is left; of an edged that does not answer for a moment
     that of before."""
     left, silent = orders.left(status, o.scope), None
-    while (left or silent) and time.monotonic() - o.begun + o.interval <= o.wait:
-        time.sleep(o.interval)
+    while (left or silent) and o.pause():
         try:
             status, silent = o.client.status(), None
             left = orders.left(status, o.scope)
@@ -291,8 +297,7 @@ def finish_undrain(o, before, status, changed, left):
 
 def await_back(o, status):
     left = orders.not_back(status, o.scope)
-    while left and time.monotonic() - o.begun + o.interval <= o.wait:
-        time.sleep(o.interval)
+    while left and o.pause():
         try:
             status = o.client.status()
             left = orders.not_back(status, o.scope)

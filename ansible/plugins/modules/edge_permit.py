@@ -108,12 +108,13 @@ def main():
         waited = round(time.monotonic() - begun, 1)
         if not way:
             module.exit_json(changed=False, permitted=True, in_the_way=[], waited=waited)
-        if time.monotonic() - begun + interval > wait:
+        rest = wait - (time.monotonic() - begun)
+        if rest <= 0:
             module.fail_json(
                 msg=f"{node or 'the node'} may not leave, after {durations.words(waited)}: " + "; ".join(turn.text(w) for w in way)
                     + ". Nothing was changed; mend or undrain those, or wait longer (edgectl guard shows the same)",
                 permitted=False, in_the_way=way, waited=waited)
-        time.sleep(interval)
+        time.sleep(min(interval, rest))
 
 
 if __name__ == "__main__":

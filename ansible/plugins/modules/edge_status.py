@@ -300,11 +300,12 @@ def watch(module, client, wait, interval, box):
         streak = streak + 1 if out[p["until"]] else 0
         if streak >= p["times"] or wait == 0:
             module.exit_json(**out)
-        if time.monotonic() - begun + interval > wait:
+        rest = wait - (time.monotonic() - begun)
+        if rest <= 0:
             reasons = out["why_not"] if p["until"] == "ready" else out["unhealthy"]
             why = "; ".join(reasons) or f"it was so only {streak} times in a row, and {p['times']} are wanted"
             module.fail_json(msg=f"{out.get('node') or 'the node'} is not {p['until']} within {p['wait']}: {why}", **out)
-        time.sleep(interval)
+        time.sleep(min(interval, rest))
 
 
 if __name__ == "__main__":
