@@ -87,10 +87,13 @@ import os
 
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible.utils.display import Display
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.catchment.edge.plugins.module_utils import fleet as core
 
 MAX_KEY = 4096  # bytes of a public key's file
+
+display = Display()
 
 
 class InventoryModule(BaseInventoryPlugin):
@@ -104,7 +107,9 @@ class InventoryModule(BaseInventoryPlugin):
         try:
             fleet = read(os.path.abspath(path))
         except core.FleetErrors as err:
-            raise AnsibleParserError("this fleet cannot be used, nothing was read of it:\n" + str(err)) from err
+            # Ansible would make one paragraph of all mistakes.
+            display.error(str(err), wrap_text=False)
+            raise AnsibleParserError(f"nothing was read of {path}: it has {len(err.problems)} mistakes, each with its place above") from err
         except (OSError, UnicodeDecodeError) as err:
             raise AnsibleParserError(f"cannot read {path}: {err}") from err
         self._hosts(fleet)

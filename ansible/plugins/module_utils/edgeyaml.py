@@ -9,7 +9,7 @@ import re
 
 import yaml
 
-_WIDE = 110  # characters of a line in brackets
+_WIDE = 200  # characters of JSON, more than what stands in brackets
 _HEAD = "# Made from fleet.yaml by catchment.edge: change that file, this one is replaced.\n"
 
 

@@ -64,11 +64,12 @@ def access_of(config, name):
 
 
 def wanted(config):
-    """The paths below secrets/ that an edge.yaml names, with the first key that does."""
+    """What has to be on the box before it goes by an edge.yaml: path -> the key that
+    names it. What others write there later (RPKI, a feed) is not."""
     out = {}
-    for key, path, _ in named(config):
-        if path.startswith(ROOT + "secrets/"):
-            out.setdefault(path[len(ROOT):], key)
+    for key, path, access in named(config):
+        if path.startswith(ROOT) or access in (EDGED, EDGEBGP, EDGEPROXY):
+            out.setdefault(path, key)
     return out
 
 

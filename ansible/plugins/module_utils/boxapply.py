@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What edge_config does on a box: look, apply, confirm. It runs there, with the
+standard library alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+
+from ansible_collections.catchment.edge.plugins.module_utils import boxconfig
+from ansible_collections.catchment.edge.plugins.module_utils.boxconfig import Refused
+from ansible_collections.catchment.edge.plugins.module_utils.edgectl import Failed, established, lost
+
+# What only a new edgeproxy goes by; while one is replaced, nobody takes connections.
+_PROXY_KEYS = {"proxy_user": "", "run_dir": "/run/edge"}  # with their defaults
+_STEADY = 3  # looks in a row at which all sessions are up
+_EVERY = 1.0  # seconds between two
+
+
+class Order:
+    """What the box is to have: edge.yaml, the contents of other files, whose they are
+    on a plain Debian, and the paths that edge.yaml names with the key that does."""
+
+    def __init__(self, edge_yaml, contents, access, wanted):
+        self.edge_yaml, self.contents, self.access, self.wanted = edge_yaml, contents, access, wanted
+
+
+class Job:
+    def __init__(self, module, ctl, order, kind=None, restart_proxy=False):
+        self.module, self.ctl, self.order = module, ctl, order
+        self.restart_proxy = restart_proxy
+        self.image = boxconfig.is_image()
+        self.kind = kind
+        self.to_be, self.differs = {}, []
+
+    def look(self):
+        """Judges the order and says what it would change. Nothing is changed."""
+        self._refuse_kind()
+        self._plan()
+        self._refuse_missing()
+        self._judge()
+        self._refuse_pending()
+        old = boxconfig.read(self._at("edge.yaml"))
+        if old is not None:
+            self._refuse_restart(old)
+        self._running()
+        return {
+            "differs": [name for name, _ in self.differs], "checked": self.ctl is not None, "first": old is None,
+            "diff": self._diff(old), "changed": False,
+        }
+
+    def _at(self, name):
+        return os.path.join(boxconfig.ROOT, name)
+
+    def _refuse_kind(self):
+        there = "image" if self.image else "deb"
+        if self.kind and self.kind != there:
+            what = "made from the image" if self.image else "not made from the image: /etc/edge is no link to its store"
+            raise Refused(f"fleet.yaml says kind: {self.kind}, and this box is {what}; correct kind, or host, of this node")
+
+    def _plan(self):
+        given = dict(self.order.contents, **{"edge.yaml": self.order.edge_yaml})
+        if self.image:
+            named = [p[len(boxconfig.ROOT) + 1:] for p in self.order.wanted if p.startswith(boxconfig.ROOT + "/")]
+            now = boxconfig.tree()
+            local = boxconfig.tree(boxconfig.LOCAL)
+            self.to_be = boxconfig.whole(now, given, named, local)
+            self.differs = boxconfig.differences(now, self.to_be)
+            return
+        now = {name: boxconfig.read(self._at(name)) for name in given}
+        self.to_be = given
+        self.differs = boxconfig.differences(now, given, replaces=False)
+        known = {name for name, _ in self.differs}
+        for name, access in sorted(self.order.access.items()):
+            if name not in known and boxconfig.access_differs(self._at(name), access):
+                self.differs.append((name, "access"))
+
+    def _refuse_missing(self):
+        missing = []
+        for path, key in sorted(self.order.wanted.items(), key=lambda item: item[1]):
+            name = path[len(boxconfig.ROOT) + 1:] if path.startswith(boxconfig.ROOT + "/") else None
+            there = name in self.to_be or (not (self.image and name) and os.path.exists(path))
+            if not there:
+                missing.append(f"{key}: {path} is neither on the box nor in the folders of secrets")
+        if missing:
+            raise Refused(
+                "\n".join(missing) + "\nput it into secrets/fleet, secrets/sites/SITE or secrets/nodes/NODE beside fleet.yaml; "
+                "the private key of a box is made by role edge_keys"
+            )
+
+    def _judge(self):
+        if self.ctl is None:
+            return
+        folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
+        try:
+            self.ctl.call("check", os.path.join(folder, "edge.yaml"))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _refuse_pending(self):
+        if self.ctl is None:
+            return
+        waits = (self.ctl.call("config", "show") or {}).get("pending")
+        if waits:
+            raise Refused(
+                f"generation {waits.get('to')} of this box waits to be confirmed until {waits.get('deadline')}: "
+                "edgectl config confirm or edgectl config revert on the box, or wait"
+            )
+
+    def _refuse_restart(self, old):
+        if self.restart_proxy:
+            return
+        for key, default in _PROXY_KEYS.items():
+            was, now = (value_of(text, key, default) for text in (old, self.order.edge_yaml))
+            if was is not None and was != now:
+                raise Refused(
+                    f"node.{key} changes from {was!r} to {now!r}, which needs a restart of edgeproxy: it takes no connections meanwhile. "
+                    "Drain the box, and apply it to this one with restart_proxy (edge_config_restart_proxy=true)"
+                )
+
+    def _running(self):
+        """A file that is right is not enough: edged has to go by it."""
+        if self.differs or self.ctl is None:
+            return
+        status = self.ctl.status()
+        if status and status.get("config_hash") and status["config_hash"] != hashlib.sha256(self.order.edge_yaml).hexdigest():
+            self.differs.append(("edge.yaml", "changed"))
+
+    def _diff(self, old):
+        out = []
+        if (old or b"") != self.order.edge_yaml:
+            out.append({
+                "before": (old or b"").decode(errors="replace"), "after": self.order.edge_yaml.decode(),
+                "before_header": "/etc/edge/edge.yaml in force", "after_header": "/etc/edge/edge.yaml by fleet.yaml",
+            })
+        others = boxconfig.told(self.differs)
+        if others:
+            out.append({"prepared": "".join(f"/etc/edge/{line}\n" for line in others)})
+        return out
+
+    def apply(self, within):
+        """Brings the order about, or leaves the box as it was."""
+        if self.ctl is None:
+            raise Refused("there is no edgectl on this box: install the package first (role edge_host)")
+        before = established(self.ctl.status())
+        answer = self._apply_image(within) if self.image else self._apply_deb(within)
+        return {
+            "generation": answer.get("generation"), "notes": answer.get("notes") or [],
+            "peers": before, "confirmed": "confirm_by" not in answer,
+        }
+
+    def _config_apply(self, what, within):
+        return self.ctl.call("config", "apply", what, "--confirm-within", f"{within}s") or {}
+
+    def _apply_image(self, within):
+        folder = boxconfig.stage(self.to_be)
+        try:
+            return self._config_apply(folder, within)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _apply_deb(self, within):
+        exchange = boxconfig.Exchange()
+        folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
+        try:
+            for name, _ in self.differs:
+                if name in self.order.access:
+                    exchange.put(name, self.order.contents[name], self.order.access[name])
+            answer = self._config_apply(os.path.join(folder, "edge.yaml"), within)
+        except BaseException:
+            if exchange.before:
+                exchange.back()
+                self._reload()
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._seed(answer)
+        return answer
+
+    def _reload(self):
+        try:
+            self.ctl.call("reload")
+        except Failed:
+            pass  # what edged says of the files of before is not the reason of this failure
+
+    def _seed(self, answer):
+        """edged reads the ring's seed at its start only. Its restart withdraws nothing."""
+        path = next((p for p, key in self.order.wanted.items() if key == "fleet.ring_seed_file"), "")
+        if path[len(boxconfig.ROOT) + 1:] not in [name for name, what in self.differs if what == "changed"]:
+            return
+        rc, _, err = self.module.run_command(["systemctl", "try-restart", "edged.service"])
+        note = "edged was restarted for the new seed of the ring: every node needs the same"
+        if rc != 0:
+            note = f"the seed of the ring has changed, and edged could not be restarted: {err.strip()}"
+        answer["notes"] = (answer.get("notes") or []) + [note]
+
+
+def value_of(edge_yaml, key, default):
+    """A value of node: by the look of its line; None if that does not tell. This box has
+    nothing that reads YAML."""
+    found = re.search(rb"^[ \t]+" + key.encode() + rb":[ \t]*([^\n#]*)", edge_yaml, re.M)
+    if found:
+        return found.group(1).decode(errors="replace").strip().strip("\"'")
+    return None if key.encode() + b":" in edge_yaml else default
+
+
+def confirm(ctl, peers, settle, check=False):
+    """Confirms the change that waits, once the sessions of before are back. If they do
+    not come back it is taken back at once: the box would do so later."""
+    if ctl is None:
+        raise Refused("there is no edgectl on this box")
+    if check:
+        return {"changed": False, "confirmed": False}
+    deadline, steady, away = time.monotonic() + settle, 0, []
+    while peers and steady < _STEADY:
+        away = lost(peers, ctl.status())
+        steady = 0 if away else steady + 1
+        if away and time.monotonic() > deadline:
+            ctl.call("config", "revert")
+            raise Refused(
+                "BGP sessions that were established did not come back within "
+                f"{settle} s: {', '.join(away)}. The change was taken back; edgectl bgp on the box says why they are down"
+            )
+        time.sleep(_EVERY)
+    answer = ctl.call("config", "confirm") or {}
+    return {"changed": True, "confirmed": True, "generation": answer.get("generation")}

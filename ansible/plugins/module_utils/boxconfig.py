@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of this box as files: what is in force, what is to be, and the
+difference. Runs on the box, with the standard library alone. Names are paths below
+/etc/edge. Nothing here prints the content of a file but that of edge.yaml."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+import tempfile
+
+ROOT = "/etc/edge"
+STORE = "/var/lib/edge-config/current"
+# Where role edge_keys leaves the private key that a box has made for itself.
+LOCAL = "/var/lib/edge-keys"
+MAX_FILE = 8 << 20  # bytes, as edgectl takes them
+
+
+class Refused(Exception):
+    """Why nothing was done."""
+
+
+def is_image(root=ROOT):
+    """Whether /etc/edge is the store's: made from the image."""
+    try:
+        to = os.path.join(os.path.dirname(root), os.readlink(root))
+    except OSError:
+        return False
+    return os.path.normpath(to) == STORE
+
+
+def read(path):
+    """The bytes of a file, or None if there is none."""
+    try:
+        with open(path, "rb") as f:
+            content = f.read(MAX_FILE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as err:
+        raise Refused(f"read {path}: {err.strerror}") from err
+    if len(content) > MAX_FILE:
+        raise Refused(f"{path} has more than {MAX_FILE} bytes: it is no file of a configuration")
+    return content
+
+
+def tree(root=ROOT):
+    """All files of a configuration in force: name -> bytes."""
+    out = {}
+    for folder, folders, names in os.walk(os.path.join(root, "")):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        for name in sorted(names):
+            full = os.path.join(folder, name)
+            short = os.path.relpath(full, root)
+            if short != "generation.json" and not name.startswith(".") and os.path.isfile(full):
+                out[short] = read(full)
+    return out
+
+
+def part(name):
+    """What edgectl config apply replaces as a whole: a file at the top, or a folder."""
+    first, _, rest = name.partition("/")
+    return first + "/" if rest else first
+
+
+def whole(now, given, named, local):
+    """The folder that an appliance is to apply: what is given, and of the secrets in
+    force, or made on the box, those that edge.yaml names."""
+    out = {}
+    for name in named:
+        kept = now.get(name, local.get(os.path.basename(name)))
+        if name.startswith("secrets/") and kept is not None:
+            out[name] = kept
+    out.update(given)
+    return out
+
+
+def differences(now, to_be, replaces=True):
+    """(name, what) of each file that is other than it is to be. replaces: parts are
+    replaced as a whole, so that a file that is not given goes."""
+    out = []
+    for name in sorted(to_be):
+        if name not in now or now[name] is None:
+            out.append((name, "new"))
+        elif now[name] != to_be[name]:
+            out.append((name, "changed"))
+    parts = {part(name) for name in to_be}
+    gone = [name for name in sorted(now) if name not in to_be and part(name) in parts]
+    return out + [(name, "gone") for name in gone if replaces]
+
+
+def told(differs):
+    """One line for each file but edge.yaml, which is shown itself."""
+    words = {"new": "is new", "changed": "has another content", "gone": "goes", "access": "gets its owner and mode"}
+    return [f"{name} {words[what]}" for name, what in differs if name != "edge.yaml"]
+
+
+def ids(access):
+    """The numbers of an owner and a group."""
+    try:
+        return pwd.getpwnam(access["owner"]).pw_uid, grp.getgrnam(access["group"]).gr_gid
+    except KeyError as err:
+        raise Refused(f"this box has no user or group {access['owner']}: install the package first (role edge_host)") from err
+
+
+def access_differs(path, access):
+    """Whether a file that is there has another owner or mode."""
+    try:
+        st = os.stat(path)
+    except OSError:
+        return False
+    return (st.st_uid, st.st_gid) != ids(access) or stat.S_IMODE(st.st_mode) != access["mode"]
+
+
+def write(path, content, uid, gid, mode):
+    """Replaces a file in one step: nobody sees half of it, nor with another owner."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, 0o755, exist_ok=True)
+    handle, new = tempfile.mkstemp(prefix=".edge-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(content)
+            os.fchown(f.fileno(), uid, gid)
+            os.fchmod(f.fileno(), mode)
+            f.flush()
+            os.fsync(f.fileno())
+        os.rename(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+
+
+class Exchange:
+    """Files that are replaced, with the way back as long as this process lives."""
+
+    def __init__(self, root=ROOT):
+        self.root, self.before = root, []
+
+    def put(self, name, content, access):
+        path = os.path.join(self.root, name)
+        uid, gid = ids(access)
+        old = read(path)
+        st = os.stat(path) if old is not None else None
+        write(path, content, uid, gid, access["mode"])
+        self.before.append((path, old, st))
+
+    def back(self):
+        """Undoes all puts, the last first."""
+        for path, old, st in reversed(self.before):
+            if old is None:
+                os.unlink(path)
+            else:
+                write(path, old, st.st_uid, st.st_gid, stat.S_IMODE(st.st_mode))
+        self.before = []
+
+
+def stage(files, run="/run"):
+    """Writes files into a new folder that only root can read, on a file system in memory."""
+    folder = tempfile.mkdtemp(prefix="edge-config-", dir=run if os.access(run, os.W_OK) else None)
+    for name, content in files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(content)
+    return folder
