@@ -75,4 +75,6 @@ def _text(value):
         return yaml.ScalarNode("tag:yaml.org,2002:null", "null")
     if isinstance(value, bool):
         value = "true" if value else "false"
-    return yaml.ScalarNode("tag:yaml.org,2002:str", value if isinstance(value, str) else repr(value))
+    text = value if isinstance(value, str) else repr(value)
+    # What has lines of its own stands in one, in double quotes.
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
