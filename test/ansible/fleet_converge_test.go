@@ -128,7 +128,4 @@ func (b *plainBox) vaulted(vault, first string) {
 	if code != 0 || changed(out) != "1" || b.file("secrets/gossip.key") != plain || b.file("edge.yaml") != first {
 		b.t.Errorf("another secret: exit code %d\n%s", code, out)
 	}
-	if out, code := b.converge("--vault-password-file", vault); code != 0 || changed(out) != "0" {
-		b.t.Errorf("once more: exit code %d\n%s", code, out)
-	}
 }

@@ -129,8 +129,9 @@ func testFleetMistakes(t *testing.T, d *desk) {
 	if code == 0 {
 		t.Errorf("a fleet.yaml with mistakes was taken:\n%s", out)
 	}
-	for _, want := range []string{"fleet.yaml:116:5: sites[2].capcity: a site has no such key; did you mean capacity?\n", `routers[1].daemon: daemon "quagga" is neither bird nor frr`, "nothing was\nread"} {
-		if !strings.Contains(errs, want) {
+	for _, want := range []string{"fleet.yaml:116:5: sites[2].capcity: a site has no such key; did you mean capacity?\n", `routers[1].daemon: daemon "quagga" is neither bird nor frr`, "it has 2 mistakes"} {
+		// ansible breaks the lines of warnings where they are 80 characters long.
+		if !strings.Contains(errs, want) && !strings.Contains(strings.Join(strings.Fields(errs), " "), want) {
 			t.Errorf("nobody says %q:\n%s", want, errs)
 		}
 	}
