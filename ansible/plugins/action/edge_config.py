@@ -21,7 +21,8 @@ PASSED = ("state", "kind", "confirm_within", "settle", "restart_proxy", "edgectl
 OWN = ("config", "secrets", "files", "socket", "confirm", "skip_unreachable")
 MARGIN = 10  # seconds before the box takes the change back
 RETRY = 2  # seconds between two tries to reach it
-MAX_FILES, MAX_TOTAL = 512, 32 << 20  # as a box takes them
+MAX_FILES = 512  # as a box takes them
+MAX_TOTAL = 32 << 20  # bytes
 
 display = Display()
 
@@ -125,9 +126,8 @@ class ActionModule(ActionBase):
             raise Refused(f"{path} is named by {one} and by {other}, which different daemons open: give each a file of its own")
         contents = self._contents(args, kind)
         return {
-            "edge_yaml": edgeyaml.render(config),
-            "contents": {name: base64.b64encode(content).decode() for name, content in contents.items()},
             "access": {name: files.access_of(config, name) for name in contents},
+            "contents": {name: base64.b64encode(content).decode() for name, content in dict(contents, **{"edge.yaml": edgeyaml.render(config).encode()}).items()},
             "wanted": files.wanted(config),
             "socket": args.get("socket") or os.path.join(config.get("node", {}).get("run_dir") or "/run/edge", "edged.sock"),
         }

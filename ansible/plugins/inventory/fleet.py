@@ -109,9 +109,9 @@ class InventoryModule(BaseInventoryPlugin):
         except core.FleetErrors as err:
             # Ansible would make one paragraph of all mistakes.
             display.error(str(err), wrap_text=False)
-            raise AnsibleParserError(f"nothing was read of {path}: it has {len(err.problems)} mistakes, each with its place above") from err
+            raise AnsibleParserError(f"nothing was read of {path}: it has {len(err.problems)} mistakes, each with its place above") from None
         except (OSError, UnicodeDecodeError) as err:
-            raise AnsibleParserError(f"cannot read {path}: {err}") from err
+            raise AnsibleParserError(f"cannot read {path}: {err}") from None
         self._hosts(fleet)
         self._shared(fleet, os.path.abspath(path))
 

@@ -21,11 +21,12 @@ _EVERY = 1.0  # seconds between two
 
 
 class Order:
-    """What the box is to have: edge.yaml, the contents of other files, whose they are
-    on a plain Debian, and the paths that edge.yaml names with the key that does."""
+    """What the box is to have: the contents of its files, edge.yaml among them, whose
+    they are on a plain Debian, and the paths that edge.yaml names with the key that does."""
 
-    def __init__(self, edge_yaml, contents, access, wanted):
-        self.edge_yaml, self.contents, self.access, self.wanted = edge_yaml, contents, access, wanted
+    def __init__(self, contents, access, wanted):
+        self.contents, self.access, self.wanted = contents, access, wanted
+        self.edge_yaml = contents["edge.yaml"]
 
 
 class Job:
@@ -34,7 +35,7 @@ class Job:
         self.restart_proxy = restart_proxy
         self.image = boxconfig.is_image()
         self.kind = kind
-        self.to_be, self.differs = {}, []
+        self.now, self.to_be, self.differs = {}, {}, []
 
     def look(self):
         """Judges the order and says what it would change. Nothing is changed."""
@@ -62,27 +63,30 @@ class Job:
             raise Refused(f"fleet.yaml says kind: {self.kind}, and this box is {what}; correct kind, or host, of this node")
 
     def _plan(self):
-        given = dict(self.order.contents, **{"edge.yaml": self.order.edge_yaml})
+        given = self.order.contents
         if self.image:
-            named = [p[len(boxconfig.ROOT) + 1:] for p in self.order.wanted if p.startswith(boxconfig.ROOT + "/")]
-            now = boxconfig.tree()
-            local = boxconfig.tree(boxconfig.LOCAL)
-            self.to_be = boxconfig.whole(now, given, named, local)
-            self.differs = boxconfig.differences(now, self.to_be)
+            named = [name_of(path) for path in self.order.wanted if name_of(path)]
+            self.now = boxconfig.tree(boxconfig.ROOT)
+            self.to_be = boxconfig.whole(self.now, given, named, boxconfig.tree(boxconfig.LOCAL))
+            self.differs = boxconfig.differences(self.now, self.to_be)
             return
-        now = {name: boxconfig.read(self._at(name)) for name in given}
+        self.now = {name: boxconfig.read(self._at(name)) for name in given}
         self.to_be = given
-        self.differs = boxconfig.differences(now, given, replaces=False)
+        self.differs = boxconfig.differences(self.now, given, replaces=False)
         known = {name for name, _ in self.differs}
         for name, access in sorted(self.order.access.items()):
             if name not in known and boxconfig.access_differs(self._at(name), access):
                 self.differs.append((name, "access"))
 
     def _refuse_missing(self):
-        missing = []
+        missing, replaced = [], {boxconfig.part(name) for name in self.to_be}
         for path, key in sorted(self.order.wanted.items(), key=lambda item: item[1]):
-            name = path[len(boxconfig.ROOT) + 1:] if path.startswith(boxconfig.ROOT + "/") else None
-            there = name in self.to_be or (not (self.image and name) and os.path.exists(path))
+            name = name_of(path)
+            if self.image and name:
+                # What stays of the generation in force is kept part by part.
+                there = name in self.to_be or name in self.now and boxconfig.part(name) not in replaced
+            else:
+                there = name in self.to_be or os.path.exists(path)
             if not there:
                 missing.append(f"{key}: {path} is neither on the box nor in the folders of secrets")
         if missing:
@@ -163,7 +167,7 @@ class Job:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _apply_deb(self, within):
-        exchange = boxconfig.Exchange()
+        exchange = boxconfig.Exchange(boxconfig.ROOT)
         folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
         try:
             for name, _ in self.differs:
@@ -189,13 +193,18 @@ class Job:
     def _seed(self, answer):
         """edged reads the ring's seed at its start only. Its restart withdraws nothing."""
         path = next((p for p, key in self.order.wanted.items() if key == "fleet.ring_seed_file"), "")
-        if path[len(boxconfig.ROOT) + 1:] not in [name for name, what in self.differs if what == "changed"]:
+        if name_of(path) not in [name for name, what in self.differs if what == "changed"]:
             return
         rc, _, err = self.module.run_command(["systemctl", "try-restart", "edged.service"])
         note = "edged was restarted for the new seed of the ring: every node needs the same"
         if rc != 0:
             note = f"the seed of the ring has changed, and edged could not be restarted: {err.strip()}"
         answer["notes"] = (answer.get("notes") or []) + [note]
+
+
+def name_of(path):
+    """The name of a file of /etc/edge; None for a path elsewhere."""
+    return path[len(boxconfig.ROOT) + 1:] if path.startswith(boxconfig.ROOT + "/") else None
 
 
 def value_of(edge_yaml, key, default):

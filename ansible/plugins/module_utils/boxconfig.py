@@ -45,7 +45,7 @@ def read(path):
     return content
 
 
-def tree(root=ROOT):
+def tree(root):
     """All files of a configuration in force: name -> bytes."""
     out = {}
     for folder, folders, names in os.walk(os.path.join(root, "")):
@@ -134,7 +134,7 @@ def write(path, content, uid, gid, mode):
 class Exchange:
     """Files that are replaced, with the way back as long as this process lives."""
 
-    def __init__(self, root=ROOT):
+    def __init__(self, root):
         self.root, self.before = root, []
 
     def put(self, name, content, access):

@@ -68,11 +68,8 @@ options:
   socket:
     description: The socket of edged. Without it, that of C(node.run_dir).
     type: path
-  edge_yaml:
-    description: For the action plugin.
-    type: str
   contents:
-    description: For the action plugin.
+    description: For the action plugin; edge.yaml is among them, so that no log of the box has it each time.
     type: dict
   access:
     description: For the action plugin.
@@ -165,7 +162,6 @@ ARGUMENTS = dict(
     restart_proxy=dict(type="bool", default=False),
     edgectl=dict(type="str", default="edgectl"),
     socket=dict(type="path", default="/run/edge/edged.sock"),
-    edge_yaml=dict(type="str"),
     # The contents are secrets, their names are not.
     contents=dict(type="dict", no_log=True, default={}),
     access=dict(type="dict", default={}),
@@ -188,14 +184,14 @@ def main():
         module.fail_json(msg="the configuration of a box is root's: log in as root, or set become: true")
     if not 20 <= p["confirm_within"] <= 3600:
         module.fail_json(msg=f"confirm_within is {p['confirm_within']}: expected 20 to 3600 seconds")
-    if p["state"] != "confirmed" and not p["edge_yaml"]:
-        module.fail_json(msg="edge_yaml is missing: call this module as a task, its action plugin renders it")
+    if p["state"] != "confirmed" and "edge.yaml" not in p["contents"]:
+        module.fail_json(msg="contents has no edge.yaml: call this module as a task, its action plugin renders it")
     program = module.get_bin_path(p["edgectl"], opt_dirs=["/usr/bin", "/usr/local/bin"])
     ctl = Edgectl(module, program, p["socket"]) if program else None
     try:
         if p["state"] == "confirmed":
             module.exit_json(**boxapply.confirm(ctl, p["peers"], p["settle"], check=module.check_mode))
-        order = boxapply.Order(p["edge_yaml"].encode(), decoded(p["contents"]), p["access"], p["wanted"])
+        order = boxapply.Order(decoded(p["contents"]), p["access"], p["wanted"])
         job = boxapply.Job(module, ctl, order, kind=p["kind"], restart_proxy=p["restart_proxy"])
         result = job.look()
         if p["state"] == "applied" and not module.check_mode and result["differs"]:

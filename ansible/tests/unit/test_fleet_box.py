@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What edge_config does on a box, apart from edgectl."""
 
+import hashlib
 import os
 import stat
 import tempfile
@@ -97,6 +98,115 @@ class Confirm(unittest.TestCase):
         ctl = Fake(None)
         self.assertFalse(boxapply.confirm(ctl, [], 0, check=True)["confirmed"])
         self.assertEqual(ctl.calls, [])
+
+
+class Judge:
+    """edgectl as a Job uses it."""
+
+    def __init__(self, pending=None, config_hash=None, errors=None):
+        self.pending, self.hash, self.errors, self.calls = pending, config_hash, errors, []
+
+    def call(self, *args):
+        self.calls.append(args[:2])
+        if args[0] == "check" and self.errors:
+            raise edgectl.Failed("no", self.errors)
+        return {"pending": self.pending} if args[:2] == ("config", "show") else {"generation": 2, "notes": []}
+
+    def status(self):
+        return {"config_hash": self.hash} if self.hash else None
+
+
+class Jobs(unittest.TestCase):
+    """A Job on a folder of its own in place of /etc/edge."""
+
+    SEED = {"owner": "root", "group": "root", "mode": 0o600}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.join(folder.name, "etc")
+        os.mkdir(self.root)
+        for name, value in (("ROOT", self.root), ("LOCAL", os.path.join(folder.name, "keys"))):
+            self.addCleanup(setattr, boxconfig, name, getattr(boxconfig, name))
+            setattr(boxconfig, name, value)
+        self.wanted = {os.path.join(self.root, "secrets/ring.seed"): "fleet.ring_seed_file", os.path.join(self.root, "secrets/node.key"): "node.key_file"}
+        self.put("edge.yaml", b"node:\n  name: a1\n")
+        self.put("secrets/node.key", b"k")
+        self.put("secrets/old.key", b"o")
+        self.put("health.d/probe", b"#!")
+
+    def put(self, name, content):
+        os.makedirs(os.path.dirname(os.path.join(self.root, name)), exist_ok=True)
+        boxconfig.write(os.path.join(self.root, name), content, os.getuid(), os.getgid(), 0o600)
+
+    def job(self, ctl, contents=None, image=False, **more):
+        contents = contents or {"edge.yaml": b"node:\n  name: a1\n  x: y\n", "secrets/ring.seed": b"s"}
+        order = boxapply.Order(contents, {"secrets/ring.seed": self.SEED}, self.wanted)
+        job = boxapply.Job(None, ctl, order, **more)
+        job.image = image
+        return job
+
+    def test_deb(self):
+        got = self.job(Judge()).look()
+        self.assertEqual((got["differs"], got["first"], got["checked"]), (["edge.yaml", "secrets/ring.seed"], False, True))
+        self.assertIn("x: y", got["diff"][0]["after"])
+        self.assertNotIn("'s'", str(got["diff"]))
+
+    def test_image_is_one_generation(self):
+        self.wanted[os.path.join(self.root, "health.d/probe")] = "fleet.health.probes[0].command"
+        job = self.job(Judge(), image=True)
+        self.assertEqual(job.look()["differs"], ["edge.yaml", "secrets/ring.seed", "secrets/old.key"])
+        self.assertEqual(sorted(job.to_be), ["edge.yaml", "secrets/node.key", "secrets/ring.seed"])
+
+    def test_image_takes_the_key_made_on_the_box(self):
+        os.remove(os.path.join(self.root, "secrets/node.key"))
+        os.mkdir(boxconfig.LOCAL)
+        with open(os.path.join(boxconfig.LOCAL, "node.key"), "wb") as f:
+            f.write(b"made here")
+        job = self.job(Judge(), image=True)
+        job.look()
+        self.assertEqual(job.to_be["secrets/node.key"], b"made here")
+
+    def test_nothing_to_do(self):
+        self.put("secrets/ring.seed", b"s")
+        text = b"node:\n  name: a1\n"
+        same = {"edge.yaml": text, "secrets/ring.seed": b"s"}
+        self.assertEqual(self.job(Judge(), same).look()["differs"], [])
+        self.assertEqual(self.job(Judge(config_hash=hashlib.sha256(text).hexdigest()), same).look()["differs"], [])
+        # The file is right, and edged goes by another one.
+        self.assertEqual(self.job(Judge(config_hash="0" * 64), same).look()["differs"], ["edge.yaml"])
+        self.assertEqual(self.job(None, same).look()["checked"], False)
+
+    def test_refused(self):
+        errors = [{"line": 1, "message": "no"}]
+        with self.assertRaises(edgectl.Failed) as caught:
+            self.job(Judge(errors=errors)).look()
+        self.assertEqual(caught.exception.errors, errors)
+        for want, job in (
+            ("generation 7 of this box waits to be confirmed", self.job(Judge(pending={"to": 7}))),
+            ("fleet.yaml says kind: image, and this box is not made from the image", self.job(Judge(), kind="image")),
+            ("fleet.yaml says kind: deb, and this box is made from the image", self.job(Judge(), kind="deb", image=True)),
+            ("proxy_user changes from '' to 'x'", self.job(Judge(), {"edge.yaml": b"node:\n  proxy_user: x\n", "secrets/ring.seed": b"s"})),
+            ("fleet.ring_seed_file: .*ring.seed is neither", self.job(Judge(), {"edge.yaml": b"x"})),
+        ):
+            with self.assertRaisesRegex(boxconfig.Refused, want):
+                job.look()
+
+    def test_a_refused_change_leaves_the_secrets(self):
+        class Refuses(Judge):
+            def call(self, *args):
+                if args[:2] == ("config", "apply"):
+                    raise edgectl.Failed("edged refuses the configuration")
+                return super().call(*args)
+
+        self.put("secrets/ring.seed", b"before")
+        ctl = Refuses()
+        job = self.job(ctl)
+        job.look()
+        with self.assertRaisesRegex(edgectl.Failed, "edged refuses"):
+            job.apply(120)
+        self.assertEqual(boxconfig.read(os.path.join(self.root, "secrets/ring.seed")), b"before")
+        self.assertEqual(ctl.calls[-1], ("reload",))
 
 
 class OnDisk(unittest.TestCase):
