@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -26,8 +27,8 @@ var hooked atomic.Bool
 // program that makes a lab. In the program itself it returns at once. In the
 // janitor, which New starts from the same executable, it never returns: it
 // waits until the program has gone and removes what a killed program left:
-// processes in the lab's namespaces and the lab's folder. (Namespaces, links,
-// mounts and BPF pins go with the processes.)
+// processes in the lab's namespaces, its control groups and its folder. (Namespaces,
+// links, mounts and BPF pins go with the processes.)
 func Janitor() {
 	if len(os.Args) != 1 || os.Args[0] != janitorName {
 		hooked.Store(true)
@@ -42,8 +43,8 @@ func Janitor() {
 }
 
 // attend takes messages until the other end is gone. "dir PATH" names the
-// folder, "ns" carries a descriptor of a namespace, "done" says that there is
-// nothing left to do. The descriptors keep the namespaces' inode numbers from
+// folder, "group PATH" the control group, "ns" carries a descriptor of a namespace,
+// "done" says that there is nothing left to do. The descriptors keep the namespaces' inode numbers from
 // being used again.
 func attend(f *os.File) error {
 	conn, err := net.FileConn(f)
@@ -51,7 +52,7 @@ func attend(f *os.File) error {
 		return fmt.Errorf("open socket to the lab: %w", err)
 	}
 	f.Close()
-	var dir string
+	var dir, group string
 	var inodes []uint64
 	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	for {
@@ -68,9 +69,11 @@ func attend(f *os.File) error {
 			}
 		case len(msg) > 4 && msg[:4] == "dir ":
 			dir = msg[4:]
+		case strings.HasPrefix(msg, "group "):
+			group = msg[len("group "):]
 		}
 	}
-	return errors.Join(sweep(inodes), removeDir(dir))
+	return errors.Join(sweep(inodes), removeGroup(group), removeDir(dir))
 }
 
 func received(oob []byte) (uint64, error) {

@@ -27,6 +27,7 @@ type abandoned struct {
 	FDs     []int // of the network namespaces
 	Janitor int
 	Map     int // id of a BPF map that is pinned in a box
+	Group   string
 }
 
 // abandonIfAsked is the child.
@@ -65,7 +66,10 @@ func abandon() error {
 	if _, err := box.Run(ctx, "setsid", "--fork", "sleep", "600"); err != nil {
 		return err
 	}
-	a := abandoned{Dir: l.dir, Janitor: l.janitor.cmd.Process.Pid, Map: shown.ID}
+	if _, err := l.StartSystem(box, exec.Command("sleep", "600")); err != nil {
+		return err
+	}
+	a := abandoned{Dir: l.dir, Janitor: l.janitor.cmd.Process.Pid, Map: shown.ID, Group: l.group}
 	for _, h := range l.hosts {
 		a.FDs = append(a.FDs, h.ns)
 	}
@@ -117,8 +121,9 @@ func TestJanitorRemovesAbandonedLab(t *testing.T) {
 			}
 			return nil
 		},
-		"the folder is gone":  func() error { return gone(a.Dir) },
-		"the janitor is gone": func() error { return gone(fmt.Sprintf("/proc/%d/ns/net", a.Janitor)) },
+		"the control group is gone": func() error { return gone(a.Group) },
+		"the folder is gone":        func() error { return gone(a.Dir) },
+		"the janitor is gone":       func() error { return gone(fmt.Sprintf("/proc/%d/ns/net", a.Janitor)) },
 		"the BPF map is gone": func() error {
 			if exec.CommandContext(ctx, "bpftool", "map", "show", "id", strconv.Itoa(a.Map)).Run() == nil {
 				return errors.New("it is there")

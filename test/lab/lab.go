@@ -47,6 +47,8 @@ type Lab struct {
 
 	relays     errgroup.Group
 	stopRelays context.CancelFunc
+	mu         sync.Mutex
+	group      string // control group of the systems; empty: there was none
 	close      sync.Once
 	closeErr   error
 }
@@ -295,7 +297,7 @@ func (l *Lab) tearDown() error {
 	for _, h := range l.hosts {
 		inodes = append(inodes, h.inode)
 	}
-	errs = append(errs, sweep(inodes))
+	errs = append(errs, sweep(inodes), removeGroup(l.group))
 	for _, s := range l.stubs {
 		errs = append(errs, s.Close())
 	}
