@@ -8,7 +8,7 @@ SHELL := /bin/bash
 # A clone that belongs to somebody else has a version that git does not tell.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor bench-gossip image image-repro image-test deb deb-test clean
+.PHONY: help build generate check test demo bench bench-xdp bench-failover bench-health sim-flapping sim-guard reload-storm model lab-floor bench-gossip image image-repro image-test deb deb-test rollout-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ deb: ## the package for Debian 12, 13 and Ubuntu, in out/deb (VERSION=1.2.0)
 deb-test: ## install, upgrade, remove and purge it in fresh roots of bookworm and trixie with systemd and the daemons at work; build it twice
 	sh test/install.sh test
 	$(GO) test -v -count=1 -timeout 40m -run '^(TestInstallFresh|TestBuildAfresh)$$' ./image/deb -args -roots bookworm,trixie -cache $(CURDIR)/out/cache/deb
+
+rollout-test: ## nine Debian systems over five sites, rolled by Ansible under traffic (TEST= for a part)
+	sh test/install.sh test
+	$(GO) test -v -count=1 -timeout 60m -run '$(or $(TEST),^Test)' ./test/rollout -args -long
 
 clean: ## remove out
 	rm -rf out

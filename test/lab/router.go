@@ -57,6 +57,9 @@ func newRouter(p *routerPlan, dir string) (*Router, error) {
 	return r, nil
 }
 
+// Kind is the routing software.
+func (r *Router) Kind() RouterKind { return r.plan.Kind }
+
 // daemons are the processes of a router, in the order they start in.
 func (r *Router) daemons() []string {
 	if r.plan.Kind == BIRD {

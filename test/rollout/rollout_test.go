@@ -1,0 +1,69 @@
+// Package rollout shows that a fleet is rolled by Ansible so that nobody notices: nodes
+// are whole Debian systems, with systemd, sshd and the package, each in the network of a
+// box of the lab; an operator's host reaches them by ssh. make test has the short form,
+// of three nodes, make rollout-test the long one, of nine over five sites. It needs root,
+// and fails where something is missing.
+package rollout
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/catchment-dev/edge/test/lab"
+)
+
+var (
+	long       = flag.Bool("long", false, "nine nodes over five sites instead of three over three")
+	cache      = flag.String("cache", "../../out/cache/rollout", "folder in which the root of the nodes is kept; empty keeps none")
+	collection = flag.String("collection", "../../ansible", "folder of the collection")
+	verbose    = flag.Bool("ansible", false, "print all that ansible-playbook says")
+)
+
+func TestMain(m *testing.M) {
+	lab.Janitor()
+	os.Exit(m.Run())
+}
+
+// size is that of the fleet that the flags ask for.
+func size() scale {
+	if *long {
+		return nine()
+	}
+	return three()
+}
+
+// part is one thing that happens to a fleet. Each leaves it as it found it; one that
+// fails ends the test, since the rest would only show consequences.
+type part struct {
+	name string
+	run  func(context.Context, *testing.T, *fleet) error
+}
+
+// goes through parts, and prints how long each took.
+func (f *fleet) goes(ctx context.Context, t *testing.T, parts []part) {
+	t.Helper()
+	for _, p := range parts {
+		start := time.Now()
+		ok := t.Run(p.name, func(t *testing.T) {
+			if err := p.run(ctx, t, f); err != nil {
+				t.Fatalf("%v\n%s", err, f.Logs(10))
+			}
+		})
+		t.Logf("%5.1f s  %s", time.Since(start).Seconds(), p.name)
+		if !ok {
+			t.FailNow()
+		}
+	}
+}
+
+// limit is how long a whole test may take.
+func limit(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), d, fmt.Errorf("%s are over", d))
+	t.Cleanup(cancel)
+	return ctx
+}
