@@ -2,19 +2,14 @@ package rollout
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/catchment-dev/edge/test/lab"
@@ -57,7 +52,7 @@ func (f *fleet) watch(ctx context.Context) *announced {
 	for i, spec := range f.Topology.Routers {
 		r := f.Routers[spec.Name]
 		w.group.Go(func() (err error) {
-			w.seen[i], err = follow(ctx, r, f.boxesAt(spec.Name))
+			w.seen[i], err = f.follow(ctx, r)
 			return err
 		})
 	}
@@ -83,22 +78,29 @@ func (f *fleet) boxesAt(router string) map[string]string {
 	return at
 }
 
-// follow asks one router until ctx ends, and notes what is new. An answer that does not
-// come is an error: what is not seen may be below the floor.
-func follow(ctx context.Context, r *lab.Router, boxes map[string]string) (seen []sighting, err error) {
+// mostUnread is how many answers in a row may not be whole. What is not seen may be
+// below the floor.
+const mostUnread = 4
+
+// follow asks one router until ctx ends, and notes what is new.
+func (f *fleet) follow(ctx context.Context, r *lab.Router) (seen []sighting, err error) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	for {
+	boxes := f.boxesAt(r.Name())
+	for unread := 0; ; {
 		at := time.Now()
-		has, err := ask(ctx, r, boxes)
-		if ctx.Err() != nil {
+		has, err := f.paths(ctx, r, boxes)
+		switch n := len(seen); {
+		case ctx.Err() != nil:
 			return seen, nil
-		}
-		if err != nil {
-			return seen, fmt.Errorf("ask %s what is announced: %w", r.Name(), err)
-		}
-		if n := len(seen); n == 0 || !maps.EqualFunc(seen[n-1].paths, has, maps.Equal) {
-			seen = append(seen, sighting{at, r.Name(), has})
+		case err != nil:
+			if unread++; unread > mostUnread {
+				return seen, fmt.Errorf("ask %s what is announced: %w", r.Name(), err)
+			}
+		default:
+			if unread = 0; n == 0 || !maps.EqualFunc(seen[n-1].paths, has, maps.Equal) {
+				seen = append(seen, sighting{at, r.Name(), has})
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -106,100 +108,6 @@ func follow(ctx context.Context, r *lab.Router, boxes map[string]string) (seen [
 		case <-tick.C:
 		}
 	}
-}
-
-// ask asks a router for the paths of its boxes.
-func ask(ctx context.Context, r *lab.Router, boxes map[string]string) (paths, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	if r.Kind() == lab.BIRD {
-		out, err := r.Ask(ctx, `show route all where proto ~ "box-*"`)
-		if err != nil {
-			return nil, err
-		}
-		return parseBIRD(out)
-	}
-	out, err := r.Run(ctx, "vtysh", "-d", "bgpd",
-		"-c", fmt.Sprintf("show bgp ipv4 unicast %s json", lab.Prefix4), "-c", fmt.Sprintf("show bgp ipv6 unicast %s json", lab.Prefix6))
-	if err != nil {
-		return nil, err
-	}
-	return parseFRR(string(out), boxes)
-}
-
-// served are the prefixes of the lab.
-func served() []netip.Prefix { return []netip.Prefix{lab.Prefix4, lab.Prefix6} }
-
-func nothing() paths {
-	p := paths{}
-	for _, prefix := range served() {
-		p[prefix] = map[string]pathState{}
-	}
-	return p
-}
-
-var (
-	birdNet  = regexp.MustCompile(`^([0-9a-f.:]+/\d+)? +unicast \[box-(\S+) `)
-	birdMark = regexp.MustCompile(`^\s+BGP\.community:.*\(65535, ?0\)`)
-)
-
-// parseBIRD reads "show route all": a network stands before its first path, and what is
-// said of a path below it.
-func parseBIRD(out string) (paths, error) {
-	if !strings.HasPrefix(out, "BIRD ") {
-		return nil, fmt.Errorf("that is no answer of BIRD: %.200q", out)
-	}
-	has := nothing()
-	var prefix netip.Prefix
-	box := ""
-	for line := range strings.Lines(out) {
-		if m := birdNet.FindStringSubmatch(line); m != nil {
-			if m[1] != "" {
-				p, err := netip.ParsePrefix(m[1])
-				if err != nil {
-					return nil, fmt.Errorf("read network of BIRD: %w", err)
-				}
-				prefix = p
-			}
-			if box = m[2]; has[prefix] != nil {
-				has[prefix][box] = pathFull
-			}
-		} else if birdMark.MatchString(line) && has[prefix] != nil && box != "" {
-			has[prefix][box] = pathLast
-		}
-	}
-	return has, nil
-}
-
-// parseFRR reads one "show bgp ... json" for each prefix, in their order.
-func parseFRR(out string, boxes map[string]string) (paths, error) {
-	has := nothing()
-	d := json.NewDecoder(strings.NewReader(out))
-	for _, prefix := range served() {
-		var shown struct {
-			Paths []struct {
-				Community struct{ String string }
-				Peer      struct{ PeerID string }
-			}
-		}
-		if err := d.Decode(&shown); err != nil {
-			return nil, fmt.Errorf("read what FRR has of %s: %w: %.200q", prefix, err, out)
-		}
-		for _, p := range shown.Paths {
-			box, ok := boxes[p.Peer.PeerID]
-			if !ok {
-				continue // of another router
-			}
-			has[prefix][box] = pathFull
-			if strings.Contains(p.Community.String, "graceful-shutdown") || strings.Contains(p.Community.String, "65535:0") {
-				has[prefix][box] = pathLast
-			}
-		}
-	}
-	if err := d.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("FRR says more than was asked: %.200q", out)
-	}
-	return has, nil
 }
 
 // least is for how few sites any of the prefixes was announced at any time, from when
@@ -237,49 +145,6 @@ func (f *fleet) turns(seen []sighting) []time.Time {
 		known[s.router] = true
 	}
 	return turns
-}
-
-func TestParsePaths(t *testing.T) {
-	bird := `BIRD 2.0.12 ready.
-Table master4:
-198.51.100.0/24      unicast [box-a1 19:00:00.000] * (100) [AS64512i]
-	via 10.1.0.2 on a1
-	Type: BGP univ
-	BGP.as_path: 64512
-                     unicast [box-a2 19:00:01.000] (100) [AS64512i]
-	via 10.1.1.2 on a2
-	BGP.community: (64512,1) (65535,0)
-
-Table master6:
-2001:db8:100::/48    unicast [box-a1 19:00:00.000] * (100) [AS64512i]
-	via fd00:1:0::2 on a1
-`
-	want := paths{lab.Prefix4: {"a1": pathFull, "a2": pathLast}, lab.Prefix6: {"a1": pathFull}}
-	got, err := parseBIRD(bird)
-	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" || err != nil {
-		t.Errorf("%v %s", err, d)
-	}
-	none, err := parseBIRD("BIRD 2.0.12 ready.\n")
-	if err != nil || len(none[lab.Prefix4]) != 0 {
-		t.Errorf("%v, %v", none, err)
-	}
-	frr := `{"prefix":"198.51.100.0/24","paths":[
-{"peer":{"peerId":"10.2.0.2"},"community":{"string":"64512:1 graceful-shutdown"}},{"peer":{"peerId":"10.2.1.2"}},{"peer":{"peerId":"10.255.0.1"}}]}
-{}
-`
-	want = paths{lab.Prefix4: {"b1": pathLast, "b2": pathFull}, lab.Prefix6: {}}
-	got, err = parseFRR(frr, map[string]string{"10.2.0.2": "b1", "10.2.1.2": "b2"})
-	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" || err != nil {
-		t.Errorf("%v %s", err, d)
-	}
-	for _, none := range []string{"", "% Unknown command\n", "{}\n", "{}\n{}\n{}\n"} {
-		if _, err := parseFRR(none, nil); err == nil {
-			t.Errorf("%q is an answer", none)
-		}
-	}
-	if _, err := parseBIRD("Unable to connect to server control socket"); err == nil {
-		t.Error("no answer is an answer")
-	}
 }
 
 // TestLeast: the least is of one moment, over all routers.

@@ -37,7 +37,7 @@ func checkNew(ctx context.Context, t *testing.T, f *fleet) error {
 	return f.each(func(n *node) error {
 		for _, path := range []string{"/etc/edge", "/usr/bin/edged"} {
 			if _, err := os.Stat(n.inside(path)); !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("a check has made %s of %s, %w", path, n.Name(), err)
+				return fmt.Errorf("a check has made %s of %s, %v", path, n.Name(), err)
 			}
 		}
 		return nil
@@ -137,7 +137,7 @@ func noSecretTold(_ context.Context, _ *testing.T, f *fleet) error {
 	}
 	logs, err := filepath.Glob(filepath.Join(f.operator.home, "log-*"))
 	if err != nil || len(logs) < 3 {
-		return fmt.Errorf("the logs are %v, %w", logs, err)
+		return fmt.Errorf("the logs are %v, %v", logs, err)
 	}
 	for _, log := range logs {
 		text, err := os.ReadFile(log)

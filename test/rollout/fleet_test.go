@@ -201,15 +201,15 @@ func (f *fleet) close() {
 // left is an error if something of the fleet is on the machine.
 func (f *fleet) left() error {
 	if _, err := os.Stat(f.Dir()); !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s is left, %w", f.Dir(), err)
+		return fmt.Errorf("%s is left, %v", f.Dir(), err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), f.Dir()) {
-		return fmt.Errorf("something below %s is mounted, %w", f.Dir(), err)
+		return fmt.Errorf("something below %s is mounted, %v", f.Dir(), err)
 	}
 	for _, where := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} { // the second: beside version 1
 		if groups, err := filepath.Glob(where + filepath.Base(f.Dir())); err != nil || len(groups) > 0 {
-			return fmt.Errorf("%v are left, %w", groups, err)
+			return fmt.Errorf("%v are left, %v", groups, err)
 		}
 	}
 	return nil
@@ -235,8 +235,10 @@ func nodeConfig(yaml, dir, name string) string {
 	var out strings.Builder
 	for line := range strings.Lines(yaml) {
 		switch key, _, _ := strings.Cut(strings.TrimSpace(line), ":"); key {
-		case "run_dir", "state_dir", "bpf_dir", "drain_file", "access_log":
+		case "run_dir", "state_dir", "bpf_dir", "drain_file":
 			continue // the defaults
+		case "access_log":
+			line = strings.Replace(line, dir+"/"+name, "/var/log/edgeproxy", 1)
 		case "lease":
 			line = strings.Replace(line, "5s", "15s", 1)
 		}

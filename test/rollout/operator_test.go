@@ -77,7 +77,7 @@ func (o *operator) install(ctx context.Context) error {
 	}
 	built, err := filepath.Glob(filepath.Join(o.home, "catchment-edge-*.tar.gz"))
 	if err != nil || len(built) != 1 {
-		return fmt.Errorf("what ansible-galaxy has built is %v, %w", built, err)
+		return fmt.Errorf("what ansible-galaxy has built is %v, %v", built, err)
 	}
 	if _, err := o.run(ctx, "ansible-galaxy", "collection", "install", "--offline", built[0], "-p", o.collections()); err != nil {
 		return err

@@ -89,7 +89,7 @@ func (f *fleet) judge(t *testing.T, samples lab.Samples, seen []sighting) error 
 	unexcused := inTime(samples.Failed(), turns)
 	least := f.least(seen)
 	t.Logf("%s, of these %d without a turn of the routers; by box: %v", samples, len(unexcused), samples.Boxes())
-	t.Logf("at least %d sites have announced; the routers turned %d times", least, len(turns))
+	t.Logf("at least %d sites have announced; the routers turned %d times:\n%s", least, len(turns), describeSeen(seen))
 	var errs []error
 	if len(samples) == 0 {
 		errs = append(errs, errors.New("nobody has asked"))
@@ -103,7 +103,7 @@ func (f *fleet) judge(t *testing.T, samples lab.Samples, seen []sighting) error 
 		errs = append(errs, fmt.Errorf("%d requests failed at %d turns of the routers, more than %d", n, len(turns), most))
 	}
 	if least < f.floor {
-		errs = append(errs, fmt.Errorf("only %d sites have announced, the floor is %d:\n%s", least, f.floor, describeSeen(seen)))
+		errs = append(errs, fmt.Errorf("only %d sites have announced, the floor is %d", least, f.floor))
 	}
 	return errors.Join(errs...)
 }
