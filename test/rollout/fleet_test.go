@@ -81,7 +81,7 @@ func newFleet(ctx context.Context, t *testing.T, s scale) *fleet {
 	base := filepath.Join(l.Dir(), "base")
 	g.Go(func() error { return baseRoot(ctx, base) })
 	g.Go(func() (err error) {
-		f.debs, err = packages(ctx, filepath.Join(l.Dir(), "packages"))
+		f.debs, err = packages()
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -187,6 +187,7 @@ func (f *fleet) Logs(lines int) string {
 }
 
 func (f *fleet) close() {
+	start := time.Now()
 	for _, n := range f.nodes {
 		n.close()
 	}
@@ -196,6 +197,7 @@ func (f *fleet) close() {
 	if err := f.left(); err != nil {
 		f.t.Error(err)
 	}
+	f.t.Logf("%5.1f s  all is gone", time.Since(start).Seconds())
 }
 
 // left is an error if something of the fleet is on the machine.
@@ -241,6 +243,8 @@ func nodeConfig(yaml, dir, name string) string {
 			line = strings.Replace(line, dir+"/"+name, "/var/log/edgeproxy", 1)
 		case "lease":
 			line = strings.Replace(line, "5s", "15s", 1)
+		case "promise_lease": // how long an edged that has just started does not leave
+			line = strings.Replace(line, "10s", "5s", 1)
 		}
 		if line == "  health:\n" {
 			line += "    node_check: {interval: 2s, timeout: 2s, fall: 3}\n"

@@ -25,7 +25,12 @@ var (
 
 func TestMain(m *testing.M) {
 	lab.Janitor()
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := os.RemoveAll(builtIn); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // size is that of the fleet that the flags ask for.
@@ -41,12 +46,17 @@ func size() scale {
 type part struct {
 	name string
 	run  func(context.Context, *testing.T, *fleet) error
+	// long is for a part that the short form leaves out.
+	long bool
 }
 
 // goes through parts, and prints how long each took.
 func (f *fleet) goes(ctx context.Context, t *testing.T, parts []part) {
 	t.Helper()
 	for _, p := range parts {
+		if p.long && !*long {
+			continue
+		}
 		start := time.Now()
 		ok := t.Run(p.name, func(t *testing.T) {
 			if err := p.run(ctx, t, f); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,20 +68,25 @@ func baseRoot(ctx context.Context, dir string) error {
 	return err
 }
 
-// packages builds the package in both versions into dir, and returns the paths by their
-// versions.
-func packages(ctx context.Context, dir string) (map[string]string, error) {
-	if err := os.Mkdir(dir, 0o755); err != nil {
+// builtIn is where the packages are, while the tests run; empty: there are none.
+var builtIn string
+
+// packages builds the package in both versions, once for all tests, and returns the paths
+// by their versions.
+var packages = sync.OnceValues(func() (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	var err error
+	if builtIn, err = os.MkdirTemp("", "rollout-packages-"); err != nil {
 		return nil, fmt.Errorf("make folder of packages: %w", err)
 	}
 	paths := map[string]string{}
-	for _, version := range []string{oldVersion, newVersion} {
-		paths[version] = filepath.Join(dir, fmt.Sprintf("catchment-edge_%s_amd64.deb", version))
-	}
 	var g errgroup.Group
-	for version, path := range paths {
+	for _, version := range []string{oldVersion, newVersion} {
+		path := filepath.Join(builtIn, fmt.Sprintf("catchment-edge_%s_amd64.deb", version))
+		paths[version] = path
 		g.Go(func() error {
-			got, err := command(ctx, []string{"VERSION=" + version, "OUT=" + dir, "COMPRESSION=0"}, "../../image/deb/build.sh")
+			got, err := command(ctx, []string{"VERSION=" + version, "OUT=" + builtIn, "COMPRESSION=0"}, "../../image/deb/build.sh")
 			if err == nil && got != path {
 				err = errors.New("the package is " + got + ", not " + path)
 			}
@@ -88,4 +94,4 @@ func packages(ctx context.Context, dir string) (map[string]string, error) {
 		})
 	}
 	return paths, g.Wait()
-}
+})

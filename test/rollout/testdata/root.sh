@@ -37,7 +37,7 @@ echo force-unsafe-io >"$work/etc/dpkg/dpkg.cfg.d/10-node"
 mmdebstrap --mode=root --variant=minbase --quiet --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
 	--aptopt='APT::Install-Recommends "false"' --include="$packages" \
 	--customize-hook="tar -C $work -c etc | tar -C \"\$1\" -x --no-same-owner" \
-	--customize-hook='rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/machine-id "$1"/etc/apt/sources.list; rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/* "$1"/usr/share/locale "$1"/usr/share/doc/*' \
+	--customize-hook='rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/machine-id "$1"/etc/apt/sources.list; rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archives/*.deb "$1"/usr/share/locale "$1"/usr/share/doc/*' \
 	bookworm "$work/root.tar.zst" "deb $mirror bookworm main"
 # Under another name first: one that is cut is not taken for a root.
 mv "$work/root.tar.zst" "$tarball"
