@@ -9,7 +9,7 @@ short_description: Have a node leave with the guard's permit, or come back
 description:
   - C(drained) orders C(edged) to leave, and with C(wait) returns when all is off the air and nothing is served any
     more, as C(edgectl drain --wait) does. If that is not so in time, it fails with who refused and why, and takes its own order
-    back, unless C(keep: true).
+    back, unless C(keep) is set.
   - C(undrained) takes the order back, if the node is healthy, and with C(wait) returns when its routers hold what it announces.
   - An order of somebody else is neither replaced nor taken back. An order is known again by its C(owner), or without
     one by its C(reason).
