@@ -168,6 +168,10 @@ func imageConfig(yaml, dir string) string {
 	return out.String()
 }
 
+// emulated is the default without what only newer versions of qemu know of: FSRS and
+// FZRM, the kin of ERMS.
+const emulated = vm.DefaultCPU + ",fsrs=off,fzrm=off"
+
 // machine is what a machine of this site is made of: a folder with copies of a disk and
 // of the firmware's variables.
 func (s *site) machine(ctx context.Context, disk, vars string) (vm.Spec, error) {
@@ -175,7 +179,7 @@ func (s *site) machine(ctx context.Context, disk, vars string) (vm.Spec, error) 
 	dir := filepath.Join(s.Dir(), fmt.Sprintf("vm-%d", s.disks))
 	spec := vm.Spec{
 		Dir: dir, Disk: filepath.Join(dir, "disk.raw"), Vars: filepath.Join(dir, "vars.fd"),
-		Program: s.qemu, TAP: s.tap, MAC: uplinkMAC, MTU: uplinkMTU,
+		Program: s.qemu, CPU: emulated, TAP: s.tap, MAC: uplinkMAC, MTU: uplinkMTU,
 	}
 	return spec, errors.Join(os.Mkdir(dir, 0o755), vm.Copy(ctx, spec.Disk, disk), vm.Copy(ctx, spec.Vars, vars))
 }

@@ -22,12 +22,12 @@ const (
 	FirmwareVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// emulated is the processor: all that qemu can do, but for what costs an emulated system
-// time and a real one none. A fifth level of page tables is walked in software. Where a
-// processor says that strings of bytes are copied fast (ERMS and its kin), the kernel and
-// the C library copy each page byte by byte: a third of the work of a boot. With SVM the
-// modules of KVM are loaded.
-const emulated = "max,la57=off,erms=off,fsrm=off,fsrs=off,fzrm=off,svm=off"
+// DefaultCPU is all that qemu can do, but for what costs an emulated system time and a
+// real one none. A fifth level of page tables is walked in software. Where a processor
+// says that strings of bytes are copied fast (ERMS, FSRM), the kernel and the C library
+// copy each page byte by byte: a third of the work of a boot. With SVM the modules of KVM
+// are loaded.
+const DefaultCPU = "max,la57=off,erms=off,fsrm=off,svm=off"
 
 // Spec says what a machine is made of.
 type Spec struct {
@@ -43,6 +43,8 @@ type Spec struct {
 	SecureBoot bool
 	// Program is qemu; empty: qemu-system-x86_64 of the path.
 	Program string
+	// CPU is the model and its features as qemu's -cpu takes them; empty: DefaultCPU.
+	CPU string
 	// CPUs, 1 to 8; 0 is 2.
 	CPUs int
 	// MemoryMiB; 0 is 1536.
@@ -74,7 +76,7 @@ func (s Spec) args() []string {
 	a := []string{
 		"-nodefaults", "-no-user-config",
 		"-accel", "tcg,thread=multi", "-machine", machine,
-		"-cpu", emulated,
+		"-cpu", cmp.Or(s.CPU, DefaultCPU),
 		"-smp", strconv.Itoa(cmp.Or(s.CPUs, 2)), "-m", strconv.Itoa(cmp.Or(s.MemoryMiB, 1536)),
 		"-global", "driver=cfi.pflash01,property=secure,value=" + onOff(s.SecureBoot),
 		"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + escape(code),
