@@ -82,29 +82,29 @@ func (f *fleet) boxesAt(router string) map[string]string {
 // below the floor.
 const mostUnread = 4
 
-// follow asks one router until ctx ends, and notes what is new.
+// follow asks one router until ctx ends, and once more then, and notes what is new: what
+// has just happened belongs to what was done before.
 func (f *fleet) follow(ctx context.Context, r *lab.Router) (seen []sighting, err error) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	boxes := f.boxesAt(r.Name())
-	for unread := 0; ; {
+	boxes, unread := f.boxesAt(r.Name()), 0
+	for last := false; ; {
 		at := time.Now()
-		has, err := f.paths(ctx, r, boxes)
-		switch n := len(seen); {
-		case ctx.Err() != nil:
-			return seen, nil
-		case err != nil:
-			if unread++; unread > mostUnread {
-				return seen, fmt.Errorf("ask %s what is announced: %w", r.Name(), err)
-			}
-		default:
-			if unread = 0; n == 0 || !maps.EqualFunc(seen[n-1].paths, has, maps.Equal) {
+		has, err := f.paths(context.WithoutCancel(ctx), r, boxes)
+		if err == nil {
+			if n := len(seen); n == 0 || !maps.EqualFunc(seen[n-1].paths, has, maps.Equal) {
 				seen = append(seen, sighting{at, r.Name(), has})
 			}
+			unread = 0
+		} else if unread++; unread > mostUnread {
+			return seen, fmt.Errorf("ask %s what is announced: %w", r.Name(), err)
+		}
+		if last && err == nil {
+			return seen, nil
 		}
 		select {
 		case <-ctx.Done():
-			return seen, nil
+			last = true
 		case <-tick.C:
 		}
 	}

@@ -227,7 +227,7 @@ fleet:
   ring_seed_file: /etc/edge/secrets/ring.seed
   health:
     node_check: {interval: 2s, timeout: 2s, fall: 3}
-      - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid, interval: 2s, timeout: 2s, rise: 1, fall: 3}
+      - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid, interval: 3s, timeout: 3s, rise: 1, fall: 3}
 `
 	if d := cmp.Diff(want, nodeConfig(in, "/tmp/lab", "a1")); d != "" {
 		t.Error(d)

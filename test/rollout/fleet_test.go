@@ -81,7 +81,7 @@ func newFleet(ctx context.Context, t *testing.T, s scale) *fleet {
 	base := filepath.Join(l.Dir(), "base")
 	g.Go(func() error { return baseRoot(ctx, base) })
 	g.Go(func() (err error) {
-		f.debs, err = packages()
+		f.debs, err = packages(ctx, filepath.Join(l.Dir(), "packages"))
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -221,7 +221,7 @@ func (f *fleet) left() error {
 // with.
 var pace = regexp.MustCompile(`interval: \S+, timeout: \S+, rise: \d+, fall: \d+`)
 
-const slowPace = "interval: 2s, timeout: 2s, rise: 1, fall: 3"
+const slowPace = "interval: 3s, timeout: 3s, rise: 1, fall: 3"
 
 // secretsDir is where a node has its secrets.
 const secretsDir = "/etc/edge/secrets"

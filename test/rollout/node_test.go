@@ -135,7 +135,8 @@ func (n *node) current() (*lab.Process, int) {
 	return n.process, n.boots
 }
 
-// inside is a path of the node as the machine sees it.
+// inside is a path of the node as the machine sees it. It must have no symbolic link in
+// it that begins with a slash: that would lead to the machine's own files.
 func (n *node) inside(path string) string {
 	p, _ := n.current()
 	return fmt.Sprintf("/proc/%d/root%s", p.PID(), path)

@@ -25,12 +25,7 @@ var (
 
 func TestMain(m *testing.M) {
 	lab.Janitor()
-	code := m.Run()
-	if err := os.RemoveAll(builtIn); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
 // size is that of the fleet that the flags ask for.

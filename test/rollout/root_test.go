@@ -3,7 +3,6 @@ package rollout
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,30 +67,53 @@ func baseRoot(ctx context.Context, dir string) error {
 	return err
 }
 
-// builtIn is where the packages are, while the tests run; empty: there are none.
-var builtIn string
+// built has the packages by their versions: two tests need not build them twice, and the
+// folder of the first goes with its lab.
+var built struct {
+	sync.Mutex
+	packages map[string][]byte
+}
 
-// packages builds the package in both versions, once for all tests, and returns the paths
-// by their versions.
-var packages = sync.OnceValues(func() (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	defer cancel()
-	var err error
-	if builtIn, err = os.MkdirTemp("", "rollout-packages-"); err != nil {
+// packages lays the package in both versions into dir, and returns the paths by their
+// versions.
+func packages(ctx context.Context, dir string) (map[string]string, error) {
+	built.Lock()
+	defer built.Unlock()
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make folder of packages: %w", err)
 	}
+	if built.packages == nil {
+		var err error
+		if built.packages, err = build(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
 	paths := map[string]string{}
+	for version, deb := range built.packages {
+		paths[version] = filepath.Join(dir, fmt.Sprintf("catchment-edge_%s_amd64.deb", version))
+		if err := os.WriteFile(paths[version], deb, 0o644); err != nil {
+			return nil, fmt.Errorf("write package: %w", err)
+		}
+	}
+	return paths, nil
+}
+
+// build builds both versions at once.
+func build(ctx context.Context, dir string) (map[string][]byte, error) {
+	versions := []string{oldVersion, newVersion}
+	debs := make([][]byte, len(versions))
 	var g errgroup.Group
-	for _, version := range []string{oldVersion, newVersion} {
-		path := filepath.Join(builtIn, fmt.Sprintf("catchment-edge_%s_amd64.deb", version))
-		paths[version] = path
+	for i, version := range versions {
 		g.Go(func() error {
-			got, err := command(ctx, []string{"VERSION=" + version, "OUT=" + builtIn, "COMPRESSION=0"}, "../../image/deb/build.sh")
-			if err == nil && got != path {
-				err = errors.New("the package is " + got + ", not " + path)
+			path, err := command(ctx, []string{"VERSION=" + version, "OUT=" + dir, "COMPRESSION=0"}, "../../image/deb/build.sh")
+			if err == nil {
+				debs[i], err = os.ReadFile(path)
 			}
 			return err
 		})
 	}
-	return paths, g.Wait()
-})
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("build package: %w", err)
+	}
+	return map[string][]byte{oldVersion: debs[0], newVersion: debs[1]}, nil
+}
