@@ -214,6 +214,10 @@ type Upstream struct {
 // Proxy is the L7 side, the same on every box.
 type Proxy struct {
 	Certificates []Certificate
+	// TicketKeyFile holds the keys of TLS session tickets, one a line: 32 bytes,
+	// base64. The first encrypts, all are accepted. Empty: each edgeproxy makes its
+	// own, and nobody else takes its tickets.
+	TicketKeyFile string
 	// Routes are tried in order; the first whose host and path match is taken.
 	Routes []Route
 	// HeaderTimeout bounds the reading of a request's head, IdleTimeout a

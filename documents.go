@@ -114,6 +114,11 @@ type ProxyState struct {
 	// Responses counts answers by class: "2xx" and so on.
 	Responses map[string]uint64 `json:"responses"`
 	Listeners []string          `json:"listeners"`
+	// TicketKeys are the names of the keys of TLS session tickets, the one that
+	// encrypts first; none if they are the process's own. TicketErr says why those of
+	// the file are not in use.
+	TicketKeys []string `json:"ticket_keys,omitempty"`
+	TicketErr  string   `json:"ticket_error,omitempty"`
 }
 
 // ProxyReload is the body of POST /v1/reload of edgeproxy.

@@ -103,6 +103,7 @@ func (r *reader) proxy(o *object) Proxy {
 		Certificates: each(o, "certificates", 0, func(o *object) Certificate {
 			return Certificate{CertFile: need(o, "cert_file", file()), KeyFile: need(o, "key_file", file())}
 		}),
+		TicketKeyFile:   want(o, "ticket_key_file", fileOrNone(), or("")),
 		Routes:          each(o, "routes", 0, r.route),
 		HeaderTimeout:   want(o, "header_timeout", duration(s, 5*m, 0), or(10*s)),
 		IdleTimeout:     want(o, "idle_timeout", duration(s, 60*m, 0), or(60*s)),

@@ -49,13 +49,18 @@ func (s *Server) serve(hard, drain context.Context, at netip.AddrPort, c net.Con
 	info := connInfo{client: addrPort(c.RemoteAddr()), vip: at, binding: gen.bindings[at], scheme: "http"}
 	var k codec = h1{header: gen.proxy.HeaderTimeout, idle: gen.proxy.IdleTimeout, stall: s.stall}
 	if info.tls {
-		t, err := s.handshake(hard, c, gen.proxy.HeaderTimeout)
+		t, err := handshake(hard, c, gen)
 		if err != nil {
 			s.metrics.handshakes.Add(1)
 			s.log.Debug("tls handshake", "client", info.client, "vip", at, "err", err)
 			return
 		}
 		st := t.ConnectionState()
+		if st.DidResume {
+			s.metrics.resumed.Add(1)
+		} else {
+			s.metrics.full.Add(1)
+		}
 		info.scheme, info.sni, info.ver = "https", st.ServerName, tls.VersionName(st.Version)
 		if st.NegotiatedProtocol == "h2" {
 			k = h2{idle: gen.proxy.IdleTimeout, stall: s.stall, log: s.log, panicked: s.panicked}
@@ -71,15 +76,15 @@ func (s *Server) panicked(p any) {
 	s.log.Error("panic while serving", "panic", p, "stack", string(debug.Stack()))
 }
 
-func (s *Server) handshake(ctx context.Context, c net.Conn, limit time.Duration) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+func handshake(ctx context.Context, c net.Conn, gen *generation) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, gen.proxy.HeaderTimeout)
 	defer cancel()
-	t := tls.Server(c, s.tls)
+	t := tls.Server(c, gen.tickets.tls)
 	return t, t.HandshakeContext(ctx)
 }
 
-// tlsConfig is one for all connections and generations: it holds the keys of
-// the session tickets.
+// tlsConfig serves all generations that have the same ticket keys, which it
+// holds; certificates it takes from the generation of the moment.
 func (s *Server) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,

@@ -16,7 +16,9 @@ import (
 type metrics struct {
 	s          *Server
 	byClass    [6]atomic.Uint64 // by the first digit of the status
-	handshakes atomic.Uint64
+	handshakes atomic.Uint64    // those that failed
+	full       atomic.Uint64
+	resumed    atomic.Uint64
 	panics     atomic.Uint64
 	duration   prometheus.Histogram
 
@@ -32,7 +34,7 @@ type regionClass struct {
 }
 
 type descs struct {
-	requests, regions, conns, upstream, handshakes, dropped, panics *prometheus.Desc
+	requests, regions, conns, upstream, handshakes, done, dropped, panics *prometheus.Desc
 }
 
 func newMetrics(s *Server) *metrics {
@@ -51,6 +53,7 @@ func newMetrics(s *Server) *metrics {
 			conns:      d("connections", "Client connections that are open."),
 			upstream:   d("upstream_connections_total", "Connections taken for a request to an upstream: new or reused.", "kind"),
 			handshakes: d("tls_handshake_errors_total", "TLS handshakes that failed."),
+			done:       d("tls_handshakes_total", "TLS handshakes that succeeded: full, or resumed from a session ticket.", "kind"),
 			dropped:    d("access_lines_dropped_total", "Access log lines that could not be written."),
 			panics:     d("panics_total", "Requests that ended in a panic: each is a bug."),
 		},
@@ -94,7 +97,7 @@ func (s *Server) Collector() prometheus.Collector { return s.metrics }
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.descs
-	for _, x := range []*prometheus.Desc{d.requests, d.regions, d.conns, d.upstream, d.handshakes, d.dropped, d.panics} {
+	for _, x := range []*prometheus.Desc{d.requests, d.regions, d.conns, d.upstream, d.handshakes, d.done, d.dropped, d.panics} {
 		ch <- x
 	}
 	m.duration.Describe(ch)
@@ -116,6 +119,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	count(m.descs.upstream, m.s.pool.opened.Load(), "new")
 	count(m.descs.upstream, m.s.pool.taken.Load(), "reused")
 	count(m.descs.handshakes, m.handshakes.Load())
+	count(m.descs.done, m.full.Load(), "full")
+	count(m.descs.done, m.resumed.Load(), "resumed")
 	count(m.descs.dropped, m.s.access.dropped.Load())
 	count(m.descs.panics, m.panics.Load())
 	ch <- prometheus.MustNewConstMetric(m.descs.conns, prometheus.GaugeValue, float64(m.s.open.Load()))

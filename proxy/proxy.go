@@ -68,7 +68,6 @@ type Server struct {
 	pool    *pool
 	stall   time.Duration // bodyStall
 	metrics *metrics
-	tls     *tls.Config
 	gen     atomic.Pointer[generation]
 	conns   sync.WaitGroup
 	open    atomic.Int64
@@ -90,6 +89,7 @@ type generation struct {
 	// there may still have to begin.
 	bindings map[netip.AddrPort]binding
 	certs    []*tls.Certificate
+	tickets  *tickets
 }
 
 // inherit adds what only before knows: what was served on addresses that are
@@ -108,12 +108,20 @@ func (g *generation) inherit(before *generation, certs bool) {
 	}
 }
 
-// New reads the certificates and opens the access log. Nothing is accepted
-// before Run; what connects until then waits in the listeners.
+// New reads the certificates and the ticket keys and opens the access log. Nothing
+// is accepted before Run; what connects until then waits in the listeners.
+//
+// Ticket keys that cannot be used do not keep a proxy from starting: without them
+// clients that come back do a full handshake, without the proxy nothing is served.
+// State tells, so that it is an alarm.
 func New(o Options) (*Server, error) {
 	gen, err := newGeneration(o.Config, nil, false)
 	if err != nil {
 		return nil, err
+	}
+	keys, keysErr := ticketKeysOf(o.Config)
+	if keysErr != nil {
+		o.Log.Error("the ticket keys of the fleet are not in use", "err", keysErr)
 	}
 	out, err := openAccess(gen.proxy.AccessLog, o.Stdout)
 	if err != nil {
@@ -124,13 +132,14 @@ func New(o Options) (*Server, error) {
 		access: newAccessLog(out, o.Log), pool: newPool(), stall: bodyStall, ready: make(chan struct{}),
 	}
 	s.metrics = newMetrics(s)
-	s.tls = s.tlsConfig()
+	gen.tickets = s.ticketsOf(keys, nil)
+	gen.tickets.err = keysErr
 	s.gen.Store(gen)
 	return s, nil
 }
 
-// newGeneration works out what cfg means. before is the generation that serves
-// now; nil: none.
+// newGeneration works out what cfg means, but for the ticket keys. before is the
+// generation that serves now; nil: none.
 func newGeneration(cfg *edge.Config, before *generation, keepCerts bool) (*generation, error) {
 	b, err := bindings(cfg)
 	if err != nil {
@@ -231,9 +240,13 @@ func (s *Server) closeListeners() {
 // State returns what the proxy knows of itself: all but the process and the
 // load.
 func (s *Server) State() edge.ProxyState {
+	gen := s.gen.Load()
 	st := edge.ProxyState{
-		ConfigHash: s.gen.Load().hash, Connections: int(s.open.Load()),
+		ConfigHash: gen.hash, TicketKeys: gen.tickets.names(), Connections: int(s.open.Load()),
 		Requests: s.metrics.requests(), Responses: s.metrics.classes(),
+	}
+	if err := gen.tickets.err; err != nil {
+		st.TicketErr = err.Error()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

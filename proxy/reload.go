@@ -38,17 +38,24 @@ func (r Reload) config() (cfg *edge.Config, tls bool) {
 }
 
 // Reload goes over to another configuration without dropping a connection:
-// requests that begin from now on see its routes, handshakes its certificates.
+// requests that begin from now on see its routes, handshakes its certificates and
+// its ticket keys.
 // On an error everything stays as it was. Connections to a VIP that is gone go
 // on until they end.
 func (s *Server) Reload(r Reload) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cfg, keepCerts := r.config()
-	gen, err := newGeneration(cfg, s.gen.Load(), keepCerts)
+	before := s.gen.Load()
+	gen, err := newGeneration(cfg, before, keepCerts)
 	if err != nil {
 		return err
 	}
+	keys, err := ticketKeysOf(cfg)
+	if err != nil {
+		return err
+	}
+	gen.tickets = s.ticketsOf(keys, before.tickets)
 	if s.start == nil {
 		return fmt.Errorf("reload: the proxy does not run")
 	}
@@ -67,10 +74,10 @@ func (s *Server) Reload(r Reload) error {
 	}
 	s.gen.Store(gen)
 	s.access.redirect(out)
-	before := s.listeners
+	were := s.listeners
 	s.listeners = now
 	for at, ln := range now {
-		if _, ok := before[at]; !ok {
+		if _, ok := were[at]; !ok {
 			s.start(at, ln)
 		}
 	}

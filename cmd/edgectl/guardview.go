@@ -281,12 +281,24 @@ func (s *status) keys() {
 // gossipKeys are the keys of the gossip by their short names: what is to be compared
 // between the boxes before the next step of a rotation.
 func (s *status) gossipKeys() {
-	for i, name := range s.Guard.Keys {
+	s.keyNames("gossip", s.Guard.Keys)
+}
+
+// ticketKeys are those of TLS session tickets that the fleet shares.
+func (s *status) ticketKeys() {
+	s.keyNames("ticket", s.Proxy.TicketKeys)
+	if why := s.Proxy.TicketErr; why != "" {
+		s.say(warn, "edgeproxy makes its own ticket keys: "+why)
+	}
+}
+
+func (s *status) keyNames(kind string, names []string) {
+	for i, name := range names {
 		use := "is accepted"
 		if i == 0 {
 			use = "encrypts, and is accepted"
 		}
-		s.say(plain, fmt.Sprintf("gossip key %s %s", name, use))
+		s.say(plain, fmt.Sprintf("%s key %s %s", kind, name, use))
 	}
 }
 

@@ -356,7 +356,7 @@ func quiet() edge.SystemStatus {
 			{Node: "a1", Site: "a", Alive: true},
 			{Node: "b1", Site: "b", Alive: true, Age: 700 * time.Millisecond, Report: edge.Report{Node: "b1", Says: claims}},
 		}},
-		Proxy: edge.ProxyState{PID: 4711, Started: day, ConfigHash: strings.Repeat("3fa9", 16), Requests: 12, Connections: 3, Responses: map[string]uint64{"2xx": 12},
+		Proxy: edge.ProxyState{PID: 4711, Started: day, TicketKeys: []string{"0a1b2c3d", "4e5f6071"}, ConfigHash: strings.Repeat("3fa9", 16), Requests: 12, Connections: 3, Responses: map[string]uint64{"2xx": 12},
 			Load: edge.LoadRow{Demand: 4, Regions: []edge.RegionView{{Region: "east", RTT: 8300 * time.Microsecond, Up: 2, Of: 2, Sent: 4, Allowance: 500}}}},
 		Forwarder: edge.ForwarderStats{Mode: "native", Interfaces: []string{"eth0"}, Received: 10, Flows: 1000000, Verdicts: []edge.VerdictCount{
 			{Action: "pass", Reason: "not for a VIP", Count: 10}, {Action: "drop", Reason: "no backend"}}},
@@ -410,6 +410,7 @@ func sample() edge.SystemStatus {
 	guarded(&st.Guard)
 	st.Guard.Dropped = map[string]uint64{"wrong key": 3, "garbage": 12, "stale": 0}
 	st.Proxy.ConfigHash = "1234567890abcdef"
+	st.Proxy.TicketKeys, st.Proxy.TicketErr = nil, "fleet.proxy.ticket_key_file: read ticket keys: /etc/edge/tickets.key: line 2 does not hold 32 bytes in base64"
 	st.Proxy.Load.Regions = append(st.Proxy.Load.Regions,
 		edge.RegionView{Region: "west", Up: 1, Of: 2, RTT: 84 * time.Millisecond, Sent: 520, Allowance: 480, LastErr: "o2: connection refused"},
 		edge.RegionView{Region: "south", Of: 2, LastErr: "o1: no answer within 500ms"})

@@ -347,6 +347,7 @@ func (s *status) regions() {
 	if p.ConfigHash != "" && s.ConfigHash != "" && p.ConfigHash != s.ConfigHash {
 		s.say(warn, fmt.Sprintf("edgeproxy runs another configuration: %.12s", p.ConfigHash))
 	}
+	s.ticketKeys()
 	var rows [][]cell
 	for _, r := range p.Load.Regions {
 		t, rtt := plain, "not measured"

@@ -76,6 +76,8 @@ func (d *daemon) alarms(st *edge.SystemStatus) []string {
 		add("edgeproxy does not answer: %v", err)
 	} else if px.ConfigHash != st.ConfigHash {
 		add("edgeproxy runs another configuration than edged: run edgectl reload")
+	} else if px.TicketErr != "" {
+		add("edgeproxy makes its own ticket keys, so that clients which come from another box begin anew: %s; mend the file and run edgectl reload", px.TicketErr)
 	}
 	if st.Guard.Isolated {
 		add("isolated: no other site has been heard by gossip for ten seconds: nothing is withdrawn and nothing let go")

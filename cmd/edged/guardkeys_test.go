@@ -24,6 +24,24 @@ func pemOf(t *testing.T, seed []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
+// TestTicketDiff: a reload tells which keys edgeproxy goes over to.
+func TestTicketDiff(t *testing.T) {
+	const at = "content of fleet.proxy.ticket_key_file: keys "
+	for _, c := range []struct {
+		was, now []string
+		want     string
+	}{
+		{nil, nil, ""}, {[]string{"a"}, []string{"a"}, ""}, {nil, []string{}, ""},
+		{[]string{"a"}, []string{"a", "b"}, at + "a -> a, b"},
+		{[]string{"a", "b"}, []string{"b", "a"}, at + "a, b -> b, a"},
+		{nil, []string{"a"}, at + "of its own -> a"}, {[]string{"a"}, nil, at + "a -> of its own"},
+	} {
+		if got := strings.Join(ticketDiff(c.was, c.now), "\n"); got != c.want {
+			t.Errorf("%q -> %q: %q, want %q", c.was, c.now, got, c.want)
+		}
+	}
+}
+
 // TestReadGuardKeys: an operator's mistake names the key of the file, and what is
 // wrong; what has changed is told without a secret.
 func TestReadGuardKeys(t *testing.T) {

@@ -211,11 +211,13 @@ func (p *proxyClient) keep(services []edge.Service) {
 func (p *proxyClient) reload(ctx context.Context, kept []edge.Service) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := p.c.Call(ctx, http.MethodPost, "/v1/reload", edge.ProxyReload{Keep: kept}, nil); err != nil {
+	var st edge.ProxyState
+	if err := p.c.Call(ctx, http.MethodPost, "/v1/reload", edge.ProxyReload{Keep: kept}, &st); err != nil {
 		return fmt.Errorf("reload edgeproxy: %w", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.state, p.at, p.err = st, time.Now(), nil
 	p.told.started, p.told.kept = p.state.Started, kept
 	return nil
 }

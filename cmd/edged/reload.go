@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/catchment-dev/edge"
@@ -60,6 +62,7 @@ func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, er
 	leaves := carryOver(parsed, old, d.onAirNow())
 	next := leaves.with(parsed)
 	statuses := d.statuses()
+	proxy, _, _ := d.proxy.last()
 	// Adding goes maps, then probes, then the announcement. The forwarder
 	// refuses a table whole, so nothing has happened yet if it does.
 	if err := d.tryApply(ctx, next, leaves, statuses); err != nil {
@@ -69,6 +72,8 @@ func (d *daemon) tryReload(ctx context.Context, blocked blocklist) ([]string, er
 	d.blocker.want(blocked)
 	d.base, d.leaving = parsed, leaves
 	changes := append(edge.Diff(old, parsed), d.keys.diff(keys)...)
+	now, _, _ := d.proxy.last()
+	changes = append(changes, ticketDiff(proxy.TicketKeys, now.TicketKeys)...)
 	d.keys = keys
 	d.adoptConfig(next, statuses)
 	d.hostErr = tidyHost(old, d.served(next), d.guards()...)
@@ -108,6 +113,16 @@ func (d *daemon) reloadProxy(ctx context.Context, next *edge.Config, leaves leav
 	ctx, cancel := context.WithTimeout(ctx, next.Local.Speaker.Lease/2)
 	defer cancel()
 	return d.proxy.reload(ctx, leaves.services)
+}
+
+// ticketDiff says which ticket keys edgeproxy had and has, by their names. It alone
+// reads that file: edged may not.
+func ticketDiff(was, now []string) []string {
+	if slices.Equal(was, now) {
+		return nil
+	}
+	names := func(keys []string) string { return cmp.Or(strings.Join(keys, ", "), "of its own") }
+	return []string{fmt.Sprintf("content of fleet.proxy.ticket_key_file: keys %s -> %s", names(was), names(now))}
 }
 
 // needsProxy says whether any service is terminated by edgeproxy.

@@ -122,6 +122,7 @@ type site struct {
 	route    string
 	capacity int
 	extra    string // more services
+	tickets  string // file of ticket keys
 	// check is what the origin answers to the check of its region; nil: what it
 	// answers to everything.
 	check atomic.Pointer[string]
@@ -182,10 +183,11 @@ fleet:
   proxy:
     certificates: [{cert_file: %[1]s/web.crt, key_file: %[1]s/web.key}]
     routes: [{path_prefix: "%[4]s"}]
+    ticket_key_file: "%[7]s"
     access_log: %[1]s/access.log
     drain_timeout: 5s
   guard: {key_file: %[1]s/gossip.key}
-`, s.dir, s.net, s.user, s.route, s.capacity, s.extra)
+`, s.dir, s.net, s.user, s.route, s.capacity, s.extra, s.tickets)
 	if err := os.WriteFile(s.path("edge.yaml"), []byte(text), 0o644); err != nil {
 		s.t.Fatal(err)
 	}

@@ -52,6 +52,7 @@ func goodTree(t testing.TB) Tree {
 		"secrets/ring.seed":         []byte(hex.EncodeToString(private[:16]) + "\n"),
 		"secrets/gossip.key":        []byte("# rotate by adding a line\n" + base64.StdEncoding.EncodeToString(gossip[:32]) + "\n"),
 		"secrets/bgp/r.key":         []byte(secretMark + "-bgp\n"),
+		"secrets/tickets.key":       []byte("# the first encrypts\n" + base64.StdEncoding.EncodeToString(private[:32]) + "\n"),
 		"secrets/tls/web.crt":       chain,
 		"secrets/tls/web.key":       pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(tlsPrivate))}),
 		"secrets/old-gossip.key":    []byte(secretMark + "\n"),
@@ -87,6 +88,7 @@ fleet:
   regions: [{name: east, capacity: 500, upstreams: [{name: o, address: "10.0.0.9:8080"}]}]
   proxy:
     certificates: [{cert_file: /etc/edge/secrets/tls/web.crt, key_file: /etc/edge/secrets/tls/web.key}]
+    ticket_key_file: /etc/edge/secrets/tickets.key
     routes: [{hosts: [], path_prefix: /}]
   guard: {key_file: /etc/edge/secrets/gossip.key}
   health:

@@ -44,12 +44,13 @@ func uses(c *edge.Config, t Tree) []use {
 	out := []use{
 		{"node.key_file", c.Local.KeyFile, byEdged, func(b []byte) error { return checkNodeKey(b, self) }},
 		{"fleet.ring_seed_file", c.Fleet.RingSeedFile, byEdged, checkSeed},
-		{"fleet.guard.key_file", c.Fleet.Guard.KeyFile, byEdged, checkGossipKeys},
+		{"fleet.guard.key_file", c.Fleet.Guard.KeyFile, byEdged, checkKeyList},
 		{"node.forwarder.blocklist_file", c.Local.Forwarder.Blocklist, byEdged, nil},
 	}
 	for i, p := range c.Local.Speaker.Peers {
 		out = append(out, use{fmt.Sprintf("node.bgp.peers[%d].password_file", i), p.PasswordFile, byEdgebgp, checkBGPKey})
 	}
+	out = append(out, use{"fleet.proxy.ticket_key_file", c.Fleet.Proxy.TicketKeyFile, byProxy, checkKeyList})
 	for i, cert := range c.Fleet.Proxy.Certificates {
 		at := fmt.Sprintf("fleet.proxy.certificates[%d]", i)
 		chain, _ := t.at(cert.CertFile)
@@ -139,13 +140,14 @@ func checkSeed(b []byte) error {
 	return nil
 }
 
-// maxGossipKeys and maxKeyBytes are the bounds of package guard.
+// maxKeys and maxKeyBytes are the bounds of package guard, and of package proxy.
 const (
-	maxGossipKeys = 8
-	maxKeyBytes   = 16 << 10
+	maxKeys     = 8
+	maxKeyBytes = 16 << 10
 )
 
-func checkGossipKeys(b []byte) error {
+// checkKeyList judges keys of the gossip or of session tickets, one a line.
+func checkKeyList(b []byte) error {
 	if len(b) > maxKeyBytes {
 		return fmt.Errorf("it has more than %d bytes", maxKeyBytes)
 	}
@@ -165,8 +167,8 @@ func checkGossipKeys(b []byte) error {
 		}
 		seen[string(key)] = true
 	}
-	if len(seen) == 0 || len(seen) > maxGossipKeys {
-		return fmt.Errorf("it has %d keys, not from 1 to %d", len(seen), maxGossipKeys)
+	if len(seen) == 0 || len(seen) > maxKeys {
+		return fmt.Errorf("it has %d keys, not from 1 to %d", len(seen), maxKeys)
 	}
 	return nil
 }
