@@ -233,7 +233,7 @@ func TestOwnAnswers(t *testing.T) {
 	if err := reg.Register(b.s.Collector()); err != nil {
 		t.Fatal(err)
 	}
-	if families, err := reg.Gather(); err != nil || len(families) != 8 {
+	if families, err := reg.Gather(); err != nil || len(families) != 9 {
 		t.Errorf("%d metric families, %v", len(families), err)
 	}
 }
