@@ -33,6 +33,15 @@ func TestGuardKey(t *testing.T) {
 	if out, err := exec.Command("openssl", "pkey", "-in", path, "-noout", "-text").CombinedOutput(); err != nil || !strings.Contains(string(out), "ED25519 Private-Key") {
 		t.Errorf("openssl: %v\n%s", err, out)
 	}
+	if stdout, stderr, code := call(t, false, "guard", "key", "--show", path); code != exitOK || stdout != "public_key: "+printed+"\n" || stderr != "" {
+		t.Errorf("show: exit %d: %q, %q", code, stdout, stderr)
+	}
+	if _, stderr, code := call(t, false, "guard", "key", "--show", os.Args[0]); code != exitRefused || !strings.Contains(stderr, "does not hold an Ed25519 key") {
+		t.Errorf("show what is no key: exit %d: %q", code, stderr)
+	}
+	if _, stderr, code := call(t, false, "guard", "key", "--show", path, "--out", path+"3"); code == exitOK || stderr == "" {
+		t.Errorf("show and make: exit %d: %q", code, stderr)
+	}
 	before, _ := os.ReadFile(path)
 	if _, stderr, code := call(t, false, "guard", "key", "--out", path); code != exitRefused || !strings.Contains(stderr, "exists already") {
 		t.Errorf("exit %d: %q", code, stderr)
