@@ -82,6 +82,10 @@ func TestTicketsOfTwoProcesses(t *testing.T) {
 		t.Errorf("after a refused reload: %+v, %v", after, err)
 	}
 	for _, p := range boxes {
+		p.cmd.Process.Signal(syscall.SIGTERM)
+		if err := p.wait(); err != nil { // what it has said can be read once it has ended
+			t.Error(err)
+		}
 		if strings.Contains(p.stderr.String(), key[:20]) {
 			t.Errorf("a key is in the log:\n%s", p.stderr)
 		}

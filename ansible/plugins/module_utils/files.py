@@ -30,6 +30,7 @@ def named(config):
         ("node.key_file", node.get("key_file"), EDGED),
         ("fleet.ring_seed_file", fleet.get("ring_seed_file"), EDGED),
         ("fleet.guard.key_file", _dict(fleet, "guard").get("key_file"), EDGED),
+        ("fleet.proxy.ticket_key_file", _dict(fleet, "proxy").get("ticket_key_file"), EDGEPROXY),
         ("node.forwarder.blocklist_file", _dict(node, "forwarder").get("blocklist_file"), READABLE),
         ("node.bgp.rpki.file", _dict(bgp, "rpki").get("file"), READABLE),
         ("node.bgp.watch.file", _dict(bgp, "watch").get("file"), READABLE),

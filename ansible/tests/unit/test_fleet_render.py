@@ -13,7 +13,7 @@ CONFIG = {
     },
     "fleet": {
         "ring_seed_file": "/etc/edge/secrets/ring.seed", "guard": {"key_file": "/etc/edge/secrets/gossip.key", "min_fraction": "0.30"},
-        "proxy": {"certificates": [{"cert_file": "/etc/edge/secrets/tls/w.crt", "key_file": "/srv/w.key"}]},
+        "proxy": {"ticket_key_file": "/etc/edge/secrets/tickets.key", "certificates": [{"cert_file": "/etc/edge/secrets/tls/w.crt", "key_file": "/srv/w.key"}]},
         "health": {"probes": [{"name": "x", "ca_file": "/etc/edge/secrets/tls/w.crt"}, {"name": "y", "command": ["/etc/edge/secrets/x", "-v"]}]},
     },
 }
@@ -58,7 +58,7 @@ class Files(unittest.TestCase):
     def test_owners(self):
         for name, want in (
             ("secrets/node.key", files.EDGED), ("secrets/ring.seed", files.EDGED), ("secrets/gossip.key", files.EDGED),
-            ("secrets/bgp.key", files.EDGEBGP), ("secrets/tls/w.crt", files.EDGEPROXY), ("secrets/block", files.READABLE),
+            ("secrets/bgp.key", files.EDGEBGP), ("secrets/tls/w.crt", files.EDGEPROXY), ("secrets/tickets.key", files.EDGEPROXY), ("secrets/block", files.READABLE),
             ("secrets/x", files.PROGRAM), ("secrets/nobody", files.NOBODY),
         ):
             self.assertEqual(files.access_of(CONFIG, name), want, name)
@@ -68,6 +68,7 @@ class Files(unittest.TestCase):
             "/etc/edge/secrets/node.key": "node.key_file", "/etc/edge/secrets/ring.seed": "fleet.ring_seed_file",
             "/etc/edge/secrets/gossip.key": "fleet.guard.key_file", "/etc/edge/secrets/block": "node.forwarder.blocklist_file",
             "/etc/edge/secrets/bgp.key": "node.bgp.peers[0].password_file",
+            "/etc/edge/secrets/tickets.key": "fleet.proxy.ticket_key_file",
             "/etc/edge/secrets/tls/w.crt": "fleet.proxy.certificates[0].cert_file", "/srv/w.key": "fleet.proxy.certificates[0].key_file",
             "/etc/edge/secrets/x": "fleet.health.probes[1].command",
         })
