@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,8 +80,12 @@ func groupTop() (string, error) {
 	return "", errors.New("find control groups: no cgroup2 is mounted")
 }
 
-// groupLimit is how long the kernel may take to let go of the last process of a group.
-const groupLimit = 20 * time.Second
+// groupLimit is how long the kernel may take to let go of the last process of a group,
+// groupEvery how often that is looked at: there is nothing to wait on.
+const (
+	groupLimit = 20 * time.Second
+	groupEvery = 5 * time.Millisecond
+)
 
 // removeGroup removes a control group of a lab, and those in it; nothing else. Whoever
 // is in it is killed. None is no error.
@@ -88,16 +93,12 @@ func removeGroup(dir string) error {
 	if !strings.Contains(dir, "/"+dirPrefix) {
 		return nil
 	}
-	for deadline := time.Now().Add(groupLimit); ; time.Sleep(5 * time.Millisecond) { // poll: there is nothing to wait on
+	ctx, cancel := context.WithTimeout(context.Background(), groupLimit)
+	defer cancel()
+	return UntilEvery(ctx, groupEvery, "the control group of the lab is removed", func() error {
 		_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) // Linux 5.14
-		err := removeGroups(dir)
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("remove control group of the lab: %w", err)
-		}
-	}
+		return removeGroups(dir)
+	})
 }
 
 // removeGroups removes the deepest first.
