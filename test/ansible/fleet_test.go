@@ -15,6 +15,7 @@ func TestFleet(t *testing.T) {
 	d := newDesk(t)
 	for name, test := range map[string]func(*testing.T, *desk){
 		"Units": testFleetUnits, "Collection": testFleetCollection, "Inventory": testFleetInventory, "Mistakes": testFleetMistakes, "Checked": testFleetChecked,
+		"Lint": testFleetLint,
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := *d
@@ -76,6 +77,19 @@ func testFleetCollection(t *testing.T, d *desk) {
 				t.Errorf("%s is not wholly documented", name)
 			}
 		}
+	}
+}
+
+// testFleetLint has ansible-lint judge the collection by its profile for production.
+func testFleetLint(t *testing.T, d *desk) {
+	at := filepath.Join(d.dir, "lint")
+	tree := filepath.Join(at, "ansible_collections/catchment/edge")
+	must(t, os.CopyFS(tree, os.DirFS(d.source)))
+	d.env = append(d.env, "ANSIBLE_COLLECTIONS_PATH="+at, "NO_COLOR=1")
+	d.dir = tree
+	out, errs, code := d.run("ansible-lint", "--offline", "--nocolor", "-p")
+	if code != 0 || !strings.Contains(out+errs, "Passed with production profile: 0 failure(s), 0 warning(s)") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }
 
