@@ -57,7 +57,10 @@ options:
     elements: dict
     required: true
   routers:
-    description: Routers of the group edge_routers, with C(name), C(host), C(daemon), C(asn) and C(site).
+    description:
+      - Routers of the group edge_routers, with C(name), C(host), C(daemon), C(asn) and C(site). They have the variables
+        C(edge_router_daemon), C(edge_router_asn), C(edge_router_prefixes), and as C(edge_router_sessions) the boxes that
+        have a peer of the router's name.
     type: list
     elements: dict
 author: Catchment developers (@catchment-dev)
@@ -90,6 +93,7 @@ from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.display import Display
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.catchment.edge.plugins.module_utils import fleet as core
+from ansible_collections.catchment.edge.plugins.module_utils import routers
 
 MAX_KEY = 4096  # bytes of a public key's file
 
@@ -143,7 +147,10 @@ class InventoryModule(BaseInventoryPlugin):
         for router in fleet.routers:
             self._group(router.name, "edge_routers")
             self._connect(router)
-            self._set(router.name, edge_router_daemon=router.daemon, edge_router_asn=router.asn, edge_site=router.site)
+            self._set(
+                router.name, edge_router_daemon=router.daemon, edge_router_asn=router.asn, edge_site=router.site,
+                edge_router_sessions=routers.sessions(fleet, router), edge_router_prefixes=routers.prefixes(fleet),
+            )
 
     def _group(self, host, name):
         self.inventory.add_host(host, group=self.inventory.add_group(name.replace("-", "_")))
