@@ -76,6 +76,7 @@ func TestFleetConverge(t *testing.T) {
 	vault := filepath.Join(b.dir, "vault")
 	b.write("vault", []byte("test\n"))
 
+	b.keyless()
 	out, code := b.converge("--check", "--diff", "-vvv")
 	if code != 0 || changed(out) != "1" || !strings.Contains(out, "+  name: b1") || !strings.Contains(out, "/etc/edge/secrets/gossip.key is new") || b.file("edge.yaml") != "" {
 		t.Fatalf("check mode: exit code %d, edge.yaml %q\n%s", code, b.file("edge.yaml"), out)
@@ -99,6 +100,28 @@ func TestFleetConverge(t *testing.T) {
 	}
 	b.refused(first)
 	b.vaulted(vault, first)
+}
+
+// keyless: a check of a box that has no key yet judges all else, and makes none.
+func (b *plainBox) keyless() {
+	b.t.Helper()
+	for _, name := range []string{"public_keys/b1.pub", "secrets/nodes/b1/node.key"} {
+		at, aside := filepath.Join(b.dir, name), filepath.Join(b.dir, "aside-"+filepath.Base(name))
+		must(b.t, os.Rename(at, aside))
+		defer func() { must(b.t, os.Rename(aside, at)) }()
+	}
+	out, code := b.converge("--check", "--diff")
+	if code != 0 || changed(out) != "2" || !strings.Contains(out, "secrets/node.key is made") || !strings.Contains(out, "public_key: (of the key that the box makes") || b.file("edge.yaml") != "" {
+		b.t.Errorf("a check without a key: exit code %d\n%s", code, out)
+	}
+	if b.file("secrets/node.key") != "" {
+		b.t.Error("a check has made a key")
+	}
+	undo := b.edit("address: 10.2.0.1, asn: 65002", "address: 10.2.0.1, asn: 65535")
+	defer undo()
+	if out, code := b.converge("--check"); code == 0 || !strings.Contains(out, "node.bgp.peers[0].asn: 65535 is not an AS number") {
+		b.t.Errorf("a check of a mistake without a key: exit code %d\n%s", code, out)
+	}
 }
 
 // refused: what edgectl does not take changes nothing, and is told with its place in

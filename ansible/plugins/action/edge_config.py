@@ -12,7 +12,7 @@ import time
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.catchment.edge.plugins.module_utils import edgeyaml, files
+from ansible_collections.catchment.edge.plugins.module_utils import edgeyaml, files, nodekey
 from ansible_collections.catchment.edge.plugins.module_utils import fleet as core
 
 MODULE = "catchment.edge.edge_config"
@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
-        self.vars = task_vars or {}
+        self.vars, self.stand_ins = task_vars or {}, {}
         try:
             answer = self._asked(dict(self._task.args))
         except Refused as err:
@@ -72,6 +72,9 @@ class ActionModule(ActionBase):
         answer = self._execute_module(module_name=MODULE, module_args=call, task_vars=self.vars)
         # It has the whole configuration once more.
         answer.pop("invocation", None)
+        for part in answer.get("diff") or []:
+            for stand_in in self.stand_ins.values():
+                part.update({key: text.replace(stand_in, nodekey.NOT_YET) for key, text in part.items() if key == "after"})
         return answer
 
     def _waits(self, answer, args):
@@ -114,12 +117,7 @@ class ActionModule(ActionBase):
         if not isinstance(config, dict):
             raise Refused("there is no configuration: the inventory is to be a fleet.yaml, or config be given")
         config = edgeyaml.plain(config)
-        nameless = [str(n.get("name")) for n in config.get("fleet", {}).get("nodes", []) if not n.get("public_key")]
-        if nameless:
-            raise Refused(
-                "there is no public key of " + ", ".join(nameless) + ": role edge_keys fetches it from the box (playbook site), "
-                "or put what edgectl guard key prints there into public_keys/NAME.pub beside fleet.yaml"
-            )
+        keyless = self._stand_in(config)
         twice = files.shared(config)
         if twice:
             path, one, other = twice[0]
@@ -128,9 +126,23 @@ class ActionModule(ActionBase):
         return {
             "access": {name: files.access_of(config, name) for name in contents},
             "contents": {name: base64.b64encode(content).decode() for name, content in dict(contents, **{"edge.yaml": edgeyaml.render(config).encode()}).items()},
-            "wanted": files.wanted(config),
+            "wanted": {path: key for path, key in files.wanted(config).items() if key != "node.key_file" or self.vars.get("edge_node") not in keyless},
             "socket": args.get("socket") or os.path.join(config.get("node", {}).get("run_dir") or "/run/edge", "edged.sock"),
         }
+
+    def _stand_in(self, config):
+        """The nodes whose public key nobody has yet. A check, which makes none, goes on
+        with something in its place; else there have to be keys."""
+        nodes = [n for n in config.get("fleet", {}).get("nodes", []) if not n.get("public_key")]
+        names = [str(n.get("name")) for n in nodes]
+        if names and not self._task.check_mode:
+            raise Refused(
+                "there is no public key of " + ", ".join(names) + ": role edge_keys fetches it from the box (playbook site), "
+                "or put what edgectl guard key prints there into public_keys/NAME.pub beside fleet.yaml"
+            )
+        for node, name in zip(nodes, names):
+            node["public_key"] = self.stand_ins[name] = nodekey.stand_in(name)
+        return names
 
     def _contents(self, args, kind):
         """Name below /etc/edge -> bytes, decrypted."""

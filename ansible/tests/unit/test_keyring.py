@@ -221,6 +221,12 @@ class NodeKey(unittest.TestCase):
             self.assertIn(want or "", got or "")
         self.assertIsNone(nodekey.raw_public(None))
 
+    def test_stand_in_is_a_key_of_its_own(self):
+        one, other = nodekey.stand_in("a1"), nodekey.stand_in("a2")
+        self.assertEqual(nodekey.raw_public(one), one)
+        self.assertNotEqual(one, other)
+        self.assertEqual(one, nodekey.stand_in("a1"))
+
 
 if __name__ == "__main__":
     unittest.main()
