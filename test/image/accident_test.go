@@ -96,7 +96,7 @@ func rescue(ctx context.Context, t *testing.T, l *lane) error {
 	if err := b.rescuedBySerial(ctx); err != nil {
 		return err
 	}
-	if s, ok := pathOf(l.Routers[routerName]); !ok || s != pathGone {
+	if s, ok := pathOf(l.Routers[routerName], boxName); !ok || s != pathGone {
 		return fmt.Errorf("the router has the path: %q, %v", s, ok)
 	}
 	t.Log("reached by ssh at " + rescueAddr + " and by the serial line")

@@ -81,7 +81,7 @@ func cutOff(ctx context.Context, b *box) error {
 		return err
 	}
 	if err := lab.UntilEvery(ctx, time.Second, "the router has lost the box", func() error {
-		if s, ok := pathOf(b.Routers[routerName]); !ok || s != pathGone {
+		if s, ok := pathOf(b.Routers[routerName], boxName); !ok || s != pathGone {
 			return fmt.Errorf("its path is %s", s)
 		}
 		return nil

@@ -21,7 +21,7 @@ const leaveLimit = 3 * time.Minute
 func (b *box) leaves(ctx context.Context, t *testing.T, order string, down func(context.Context) error) error {
 	ctx, cancel := within(ctx, leaveLimit)
 	defer cancel()
-	watch := newPathWatch(b.Routers[routerName], 100*time.Millisecond)
+	watch := newPathWatch(b.Routers[routerName], boxName, 100*time.Millisecond)
 	defer watch.stop()
 	start := time.Now()
 	if _, err := b.guest.run(ctx, "logger -t image-test leave; "+order); err != nil && ctx.Err() != nil {
@@ -62,7 +62,7 @@ type seenPath struct {
 	state pathState
 }
 
-// pathWatch asks the router again and again for the box's path of the IPv4 prefix.
+// pathWatch asks a router again and again for a box's path of the IPv4 prefix.
 type pathWatch struct {
 	quit chan struct{}
 	once sync.Once
@@ -70,14 +70,14 @@ type pathWatch struct {
 	seen []seenPath
 }
 
-func newPathWatch(r *lab.Router, every time.Duration) *pathWatch {
+func newPathWatch(r *lab.Router, box string, every time.Duration) *pathWatch {
 	w := &pathWatch{quit: make(chan struct{}), done: make(chan []seenPath, 1)}
 	go func() {
 		var seen []seenPath
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
-			if s, ok := pathOf(r); ok && (len(seen) == 0 || seen[len(seen)-1].state != s) {
+			if s, ok := pathOf(r, box); ok && (len(seen) == 0 || seen[len(seen)-1].state != s) {
 				seen = append(seen, seenPath{time.Now(), s})
 			}
 			select {
@@ -100,11 +100,11 @@ func (w *pathWatch) stop() []seenPath {
 	return w.seen
 }
 
-func pathOf(r *lab.Router) (pathState, bool) {
+func pathOf(r *lab.Router, box string) (pathState, bool) {
 	ctx, cancel := within(context.Background(), 5*time.Second)
 	defer cancel()
-	out, err := r.Ask(ctx, fmt.Sprintf("show route %s all protocol 'box-%s'", lab.Prefix4, boxName))
-	return parsePath(out, err)
+	out, err := r.Ask(ctx, fmt.Sprintf("show route %s all protocol 'box-%s'", lab.Prefix4, box))
+	return parsePath(out, box, err)
 }
 
 // graceful is how BIRD writes the community of RFC 8326.
@@ -112,13 +112,13 @@ var graceful = regexp.MustCompile(`BGP\.community:.*\(65535,0\)`)
 
 // parsePath reads BIRD's answer; false if it is none. BIRD's client takes a network
 // that nobody has for a failure; one that others have is an answer without a path.
-func parsePath(out string, err error) (pathState, bool) {
+func parsePath(out, box string, err error) (pathState, bool) {
 	switch {
 	case strings.Contains(out, "Network not found"):
 		return pathGone, true
 	case err != nil || !strings.HasPrefix(out, "BIRD "):
 		return "", false
-	case !strings.Contains(out, "box-"+boxName):
+	case !strings.Contains(out, "box-"+box):
 		return pathGone, true
 	case graceful.MatchString(out):
 		return pathLast, true

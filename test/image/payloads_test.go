@@ -60,14 +60,12 @@ const payloadLabel = "PAYLOADS"
 // newPayloads makes them from the image.
 func newPayloads(ctx context.Context, b built, dir string) (*payloads, error) {
 	p := &payloads{dir: filepath.Join(dir, "payloads"), volume: filepath.Join(dir, "payloads.img")}
-	args := []string{filepath.Dir(b.raw), p.dir, goodVersion}
+	versions := []string{goodVersion}
 	for _, f := range faults() {
-		args = append(args, f.version+"="+f.name)
+		versions = append(versions, f.version+"="+f.name)
 	}
-	cmd := exec.CommandContext(ctx, "./remake.sh", args...)
-	cmd.Env = append(os.Environ(), "CACHE="+*cache, "PROFILE="+*profile)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("make more versions: %w\n%s", err, out)
+	if err := remake(ctx, b, p.dir, nil, versions...); err != nil {
+		return nil, err
 	}
 	if err := errors.Join(p.cross(), p.alter(), p.tear()); err != nil {
 		return nil, err
@@ -78,6 +76,16 @@ func newPayloads(ctx context.Context, b built, dir string) (*payloads, error) {
 		return nil, fmt.Errorf("make volume of payloads: %w: %s", err, out)
 	}
 	return p, nil
+}
+
+// remake makes more versions of the image in a folder: see remake.sh.
+func remake(ctx context.Context, b built, to string, env []string, versions ...string) error {
+	cmd := exec.CommandContext(ctx, "./remake.sh", append([]string{filepath.Dir(b.raw), to}, versions...)...)
+	cmd.Env = append(append(os.Environ(), "CACHE="+*cache, "PROFILE="+*profile), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make more versions: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // as makes a version whose files are those of the good one, and returns its folder and

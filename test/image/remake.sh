@@ -4,7 +4,8 @@
 # The first version has the root of the image with other bytes in it (its version);
 # all others share that root too, and a FAULT (see testdata/broken) is a word of
 # their kernel command line. All are signed with the test key of the build.
-# CACHE has the tools root of image/tools.sh; PROFILE is cloud if not set.
+# CACHE has the tools root of image/tools.sh; PROFILE is cloud if not set. With WHOLE=yes
+# the root keeps Python, which Ansible needs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 image=$here/../../image
@@ -32,6 +33,8 @@ done
 tr -d '\0' <"$work/cmdline" >"$work/words"
 
 first=${1%%=*}
+needless='usr/lib/udev/hwdb.bin usr/bin/perl* usr/share/doc usr/share/perl5 usr/share/python3 usr/share/mime usr/share/fish usr/share/zoneinfo'
+[ "${WHOLE:-}" = yes ] || needless+=' usr/lib/python3* usr/bin/python3*'
 cat >"$work/root.sh" <<EOF
 set -euo pipefail
 fsck.erofs --extract=/work/tree --xattrs /work/root >/dev/null
@@ -40,7 +43,7 @@ sed -i 's/^IMAGE_VERSION=.*/IMAGE_VERSION=$first/' usr/lib/os-release
 mkdir -p usr/lib/edge-broken usr/lib/systemd/system/sysinit.target.wants usr/lib/systemd/system/edge-health.service.d
 install -m 0755 /work/broken/break /work/broken/crash usr/lib/edge-broken/
 # An emulated machine hashes 20 MB a second: without what nothing of the test needs.
-rm -rf usr/lib/python3* usr/bin/python3* usr/lib/udev/hwdb.bin usr/bin/perl* usr/share/{doc,perl5,python3,mime,fish,zoneinfo}
+rm -rf $needless
 cp /work/broken/edge-broken.service usr/lib/systemd/system/
 ln -s ../edge-broken.service usr/lib/systemd/system/sysinit.target.wants/
 # Nobody waits three minutes for each version that cannot become good.

@@ -32,7 +32,7 @@ func TestShortPath(t *testing.T) {
 		{"others have it", "BIRD 2.0.12 ready.\n", nil, pathGone, true},
 		{"an answer that is none", "", nil, "", false},
 	} {
-		if got, ok := parsePath(c.out, c.err); got != c.want || ok != c.ok {
+		if got, ok := parsePath(c.out, boxName, c.err); got != c.want || ok != c.ok {
 			t.Errorf("%s: %q, %v, want %q, %v", c.what, got, ok, c.want, c.ok)
 		}
 	}
@@ -62,7 +62,7 @@ fleet:
   proxy:
       - {name: proxy, kind: process, pid_file: /run/edge/edgeproxy.pid, interval: 5s, timeout: 4s, rise: 1, fall: 3}
 `
-	if got := imageConfig(in, "/tmp/lab"); got != want {
+	if got := imageConfig(in, "/tmp/lab", "a1"); got != want {
 		t.Errorf("got\n%s", got)
 	}
 }

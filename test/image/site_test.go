@@ -113,20 +113,10 @@ func (s *site) configuration() (map[string]string, error) {
 		return nil, err
 	}
 	tree := map[string]string{
-		"edge.yaml": imageConfig(yaml, s.Dir()),
-		"network/10-uplink.network": fmt.Sprintf(`[Match]
-MACAddress=%s
-[Link]
-MTUBytes=%d
-[Network]
-Address=%s/26
-Address=%s/64
-Gateway=10.1.0.1
-Gateway=fd00:1:0::1
-IPv6AcceptRA=no
-`, uplinkMAC, uplinkMTU, s.Boxes[boxName].Addr4, s.Boxes[boxName].Addr6),
-		"authorized_keys": s.guest.public,
-		"hostname":        boxName + "\n",
+		"edge.yaml":                 imageConfig(yaml, s.Dir(), boxName),
+		"network/10-uplink.network": networkOf(s.Boxes[boxName], uplinkMAC, "10.1.0.1", "fd00:1:0::1"),
+		"authorized_keys":           s.guest.public,
+		"hostname":                  boxName + "\n",
 	}
 	secrets := filepath.Join(s.Dir(), "secrets")
 	return tree, fs.WalkDir(os.DirFS(secrets), ".", func(name string, d fs.DirEntry, err error) error {
@@ -139,6 +129,21 @@ IPv6AcceptRA=no
 	})
 }
 
+// networkOf is the file of systemd-networkd for the card of a box of the lab.
+func networkOf(b *lab.Box, mac, gateway4, gateway6 string) string {
+	return fmt.Sprintf(`[Match]
+MACAddress=%s
+[Link]
+MTUBytes=%d
+[Network]
+Address=%s/26
+Address=%s/64
+Gateway=%s
+Gateway=%s
+IPv6AcceptRA=no
+`, mac, uplinkMTU, b.Addr4, b.Addr6, gateway4, gateway6)
+}
+
 // pace is that of the lab's probes, slowPace one that an emulated machine which writes
 // an update keeps up with.
 var pace = regexp.MustCompile(`interval: \S+, timeout: \S+, rise: \d+, fall: \d+`)
@@ -147,7 +152,7 @@ const slowPace = "interval: 5s, timeout: 4s, rise: 1, fall: 3"
 
 // imageConfig turns a configuration of the lab into one of the image: the folders are
 // the defaults, the secrets are in /etc/edge, the uplink has another name.
-func imageConfig(yaml, dir string) string {
+func imageConfig(yaml, dir, box string) string {
 	var out strings.Builder
 	for line := range strings.Lines(yaml) {
 		switch key, _, _ := strings.Cut(strings.TrimSpace(line), ":"); key {
@@ -162,7 +167,7 @@ func imageConfig(yaml, dir string) string {
 		}
 		line = pace.ReplaceAllString(line, slowPace)
 		line = strings.ReplaceAll(line, dir+"/secrets/", "/etc/edge/secrets/")
-		line = strings.ReplaceAll(line, dir+"/"+boxName+"/run/", "/run/edge/")
+		line = strings.ReplaceAll(line, dir+"/"+box+"/run/", "/run/edge/")
 		out.WriteString(line)
 	}
 	return out.String()

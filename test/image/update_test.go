@@ -18,7 +18,7 @@ func updateUnderTraffic(ctx context.Context, t *testing.T, l *lane) error {
 	return l.withBox(ctx, func(b *box) error {
 		ctx, cancel := within(ctx, 4*bootLimit)
 		defer cancel()
-		watch := newPathWatch(b.Routers[routerName], turnsEvery)
+		watch := newPathWatch(b.Routers[routerName], boxName, turnsEvery)
 		defer watch.stop()
 		asking := b.ask(ctx)
 		if err := l.goes(ctx, t, b, "upgrade --wait 2m "+l.overHTTPS(goodVersion), goodVersion, "b"); err != nil {
