@@ -56,6 +56,11 @@ def judge(status, now, boot=None, ignore=()):
     return unhealthy, unhealthy + _drained(status) + _announced(status)
 
 
+def silent(status, now):
+    """Why edged, or edgebgp by its word, does not do its work, whatever state it is in."""
+    return _silent(status, now) or _speaker(status)
+
+
 def _silent(status, now):
     made = durations.moment(status.get("time"))
     if made is None:
