@@ -3,9 +3,12 @@ package lab
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,6 +22,9 @@ type Load struct {
 	For time.Duration
 	// Timeout bounds a request; 0 is 10 s.
 	Timeout time.Duration
+	// Again asks once more, over a new connection, if one breaks or is refused before the
+	// answer is there: what a client may do with a GET by itself (RFC 9110, 9.2.2).
+	Again bool
 }
 
 // Sample is one request of a load.
@@ -29,6 +35,8 @@ type Sample struct {
 	// Answer is who served it, if Err is nil.
 	Answer Answer
 	Err    error
+	// Broke is why it was asked once more.
+	Broke error
 }
 
 // Samples are the requests of a load, in the order they started in.
@@ -85,9 +93,28 @@ func sample(ctx context.Context, l Load, ask func(context.Context) (Answer, erro
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(l.Timeout, 10*time.Second))
 	defer cancel()
 	s := Sample{At: time.Now()}
-	s.Answer, s.Err = ask(ctx)
+	if s.Answer, s.Err = ask(ctx); l.Again && broke(s.Err) {
+		s.Broke = s.Err
+		s.Answer, s.Err = ask(ctx)
+	}
 	s.Took = time.Since(s.At)
 	return s
+}
+
+// broke says that a connection has broken or was refused, rather than that nothing came
+// in time, or not what was asked for.
+func broke(err error) bool {
+	for _, by := range []error{syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, by) {
+			return true
+		}
+	}
+	return false
+}
+
+// Broken are the requests that had to be asked once more.
+func (s Samples) Broken() Samples {
+	return slices.DeleteFunc(slices.Clone(s), func(one Sample) bool { return one.Broke == nil })
 }
 
 // Failed are the requests without a good answer.

@@ -1,8 +1,12 @@
 package lab
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -40,6 +44,35 @@ func TestLoadIsBounded(t *testing.T) {
 	for _, l := range []Load{{Rate: 0, For: time.Second}, {Rate: 1001, For: time.Second}, {Rate: 1}, {Rate: 1, For: time.Hour}} {
 		if _, err := (&Client{}).Send(t.Context(), l); err == nil {
 			t.Errorf("%+v is taken", l)
+		}
+	}
+}
+
+// TestAgain: what breaks is asked once more, and only that.
+func TestAgain(t *testing.T) {
+	reset := fmt.Errorf("get: %w", syscall.ECONNRESET)
+	for _, c := range []struct {
+		what          string
+		answers       []error
+		again         bool
+		asked         int
+		broke, failed bool
+	}{
+		{"well", []error{nil}, true, 1, false, false},
+		{"broken", []error{reset, nil}, true, 2, true, false},
+		{"broken twice", []error{reset, reset}, true, 2, true, true},
+		{"broken, and not to be asked again", []error{reset}, false, 1, false, true},
+		{"cut", []error{io.ErrUnexpectedEOF, nil}, true, 2, true, false},
+		{"late", []error{context.DeadlineExceeded}, true, 1, false, true},
+		{"another answer", []error{errors.New("503")}, true, 1, false, true},
+	} {
+		asked := 0
+		s := sample(t.Context(), Load{Again: c.again}, func(context.Context) (Answer, error) {
+			asked++
+			return Answer{}, c.answers[asked-1]
+		})
+		if asked != c.asked || (s.Broke != nil) != c.broke || (s.Err != nil) != c.failed {
+			t.Errorf("%s: asked %d times, broke %v, failed %v", c.what, asked, s.Broke, s.Err)
 		}
 	}
 }
