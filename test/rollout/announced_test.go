@@ -134,66 +134,84 @@ func (f *fleet) least(seen []sighting) int {
 	return least
 }
 
-// turns are when traffic moves: a path comes, goes, or is marked.
-func (f *fleet) turns(seen []sighting) []time.Time {
-	known := map[string]bool{}
-	var turns []time.Time
+// moves are when the traffic of a whole site moves: no box of it has a path any more
+// that is as usual, or the first has one again.
+func (f *fleet) moves(seen []sighting) []time.Time {
+	known := map[string]paths{}
+	var moves []time.Time
 	for _, s := range seen {
-		if known[s.router] {
-			turns = append(turns, s.at)
+		before, ok := known[s.router]
+		known[s.router] = s.paths
+		for _, prefix := range served() {
+			if ok && before.attracts(prefix) != s.paths.attracts(prefix) {
+				moves = append(moves, s.at)
+				break
+			}
 		}
-		known[s.router] = true
 	}
-	return turns
+	return moves
+}
+
+// attracts says whether there is a path that routers prefer.
+func (p paths) attracts(prefix netip.Prefix) bool {
+	for _, state := range p[prefix] {
+		if state == pathFull {
+			return true
+		}
+	}
+	return false
 }
 
 // TestLeast: the least is of one moment, over all routers.
 func TestLeast(t *testing.T) {
 	f := &fleet{Lab: &lab.Lab{Topology: three().topology()}, scale: three()}
-	has := func(boxes ...string) paths {
+	has := func(state pathState, boxes ...string) paths {
 		p := nothing()
 		for _, prefix := range served() {
 			for _, b := range boxes {
-				p[prefix][b] = pathLast
+				p[prefix][b] = state
 			}
 		}
 		return p
 	}
 	start := time.Now()
-	at := func(s int, router string, boxes ...string) sighting {
-		return sighting{start.Add(time.Duration(s) * time.Second), router, has(boxes...)}
+	sees := func(s int, router string, state pathState, boxes ...string) sighting {
+		return sighting{start.Add(time.Duration(s) * time.Second), router, has(state, boxes...)}
 	}
+	at := func(s int, router string, boxes ...string) sighting { return sees(s, router, pathFull, boxes...) }
 	all := []sighting{at(0, "r-a", "a1", "a2"), at(0, "r-b", "b1"), at(0, "r-c", "c1")}
 	for _, c := range []struct {
 		what  string
 		seen  []sighting
 		least int
-		turns int
+		moves int
 	}{
 		{"all", all, 3, 0},
 		{"one after the other", append(slices.Clone(all), at(1, "r-a"), at(2, "r-a", "a1"), at(3, "r-b"), at(4, "r-b", "b1")), 2, 4},
 		{"two at once", append(slices.Clone(all), at(1, "r-a"), at(2, "r-b"), at(3, "r-b", "b1")), 1, 3},
-		{"one box of two", append(slices.Clone(all), at(1, "r-a", "a2")), 3, 1},
+		{"one box of two", append(slices.Clone(all), at(1, "r-a", "a2"), at(2, "r-a", "a1", "a2")), 3, 0},
+		{"marked, and then away", append(slices.Clone(all), sees(1, "r-b", pathLast, "b1"), at(2, "r-b")), 2, 1},
+		{"marked, and back", append(slices.Clone(all), sees(1, "r-b", pathLast, "b1"), at(2, "r-b", "b1")), 3, 2},
 		{"a router was never asked", all[:2], 0, 0},
 	} {
 		if got := f.least(c.seen); got != c.least {
 			t.Errorf("%s: %d, want %d", c.what, got, c.least)
 		}
-		if got := len(f.turns(c.seen)); got != c.turns {
-			t.Errorf("%s: %d turns, want %d", c.what, got, c.turns)
+		if got := len(f.moves(c.seen)); got != c.moves {
+			t.Errorf("%s: %d moves, want %d", c.what, got, c.moves)
 		}
 	}
 }
 
-// TestInTime: a request is excused only if a router turned while it was under way.
-func TestInTime(t *testing.T) {
+// TestOutside: a connection is excused only if a site's traffic moved while it was open.
+func TestOutside(t *testing.T) {
 	start := time.Now()
-	failed := lab.Samples{{At: start, Took: time.Second, Err: errors.New("reset")}}
+	broken := lab.Samples{{At: start, Took: time.Second, Broke: errors.New("reset")}}
 	for after, excused := range map[time.Duration]bool{
 		-time.Millisecond: false, 500 * time.Millisecond: true, time.Second + watchEvery: true, 3 * time.Second: false,
 	} {
-		if got := len(inTime(failed, []time.Time{start.Add(after)})) == 0; got != excused {
-			t.Errorf("a turn after %s excuses: %v", after, got)
+		if got := len(outside(broken, []time.Time{start.Add(after)})) == 0; got != excused {
+			t.Errorf("a move after %s excuses: %v", after, got)
 		}
 	}
 }

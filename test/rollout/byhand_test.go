@@ -20,13 +20,15 @@ import (
 func TestByHand(t *testing.T) {
 	ctx := limit(t, 15*time.Minute)
 	f := newFleet(ctx, t, size())
-	f.goes(ctx, t, []part{
+	f.goesUp(ctx, t, []part{
 		{"the package is installed and configured by hand, and all announce", func(ctx context.Context, _ *testing.T, f *fleet) error {
 			if err := f.each(func(n *node) error { return f.installByHand(ctx, n, oldVersion) }); err != nil {
 				return err
 			}
 			return f.settled(ctx)
 		}, false},
+	})
+	f.goes(ctx, t, []part{
 		{"all that runs is well", healthy, false},
 		{"edged restarts under traffic", restartUnderTraffic, false},
 		{"a node is upgraded by hand under traffic", upgradeUnderTraffic, false},

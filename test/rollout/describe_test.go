@@ -1,12 +1,15 @@
 package rollout
 
 import (
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +61,7 @@ func (f *fleet) describe() error {
 			part[key] = value
 		}
 	}
+	part["proxy"].(tree)["ticket_key_file"] = secretsDir + "/" + keyFiles["ticket"]
 	all["fleet"] = part
 	var sites []any
 	for i, s := range f.Topology.Sites {
@@ -114,7 +118,7 @@ func lastNode(all tree) tree {
 }
 
 // secrets lays the secrets of the lab where the operator has them: those of all nodes in
-// secrets/fleet, those of one in secrets/nodes/NAME.
+// secrets/fleet, those of one in secrets/nodes/NAME. The lab has no ticket keys.
 func (f *fleet) secrets() error {
 	from := filepath.Join(f.Dir(), "secrets")
 	files, err := os.ReadDir(from)
@@ -131,6 +135,9 @@ func (f *fleet) secrets() error {
 		path := filepath.Join(f.operator.fleet, "secrets", to)
 		errs = append(errs, err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, b, 0o600))
 	}
+	ticket := make([]byte, 32)
+	rand.Read(ticket) // never fails
+	errs = append(errs, os.WriteFile(f.operator.keyFile("ticket"), []byte(base64.StdEncoding.EncodeToString(ticket)+"\n"), 0o600))
 	return errors.Join(errs...)
 }
 
@@ -255,6 +262,20 @@ func (f *fleet) secretLines() (map[string][]string, error) {
 		err = errors.New("there are no secrets")
 	}
 	return lines, err
+}
+
+// rememberSecrets keeps what is secret now: it is to be told by nothing, also when it is
+// no secret of the fleet any more.
+func (f *fleet) rememberSecrets() error {
+	now, err := f.secretLines()
+	for path, lines := range now {
+		for _, line := range lines {
+			if !slices.Contains(f.secretsSeen[path], line) {
+				f.secretsSeen[path] = append(f.secretsSeen[path], line)
+			}
+		}
+	}
+	return err
 }
 
 // tells is the file of a secret that a text has in it; empty: it has none.

@@ -64,6 +64,8 @@ type fleet struct {
 	operator *operator
 	// debs are the packages by their versions.
 	debs map[string]string
+	// secretsSeen are the lines of all secrets that there have been, which must be told nobody.
+	secretsSeen map[string][]string
 }
 
 // newFleet builds the lab and boots all nodes, which have nothing of ours yet.
@@ -74,7 +76,7 @@ func newFleet(ctx context.Context, t *testing.T, s scale) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{Lab: l, scale: s, t: t}
+	f := &fleet{Lab: l, scale: s, t: t, secretsSeen: map[string][]string{}}
 	t.Cleanup(f.close)
 	t.Logf("%5.1f s  the lab is up", time.Since(start).Seconds())
 	var g errgroup.Group

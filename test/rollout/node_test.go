@@ -220,6 +220,14 @@ func (n *node) powerOff(ctx context.Context) error {
 	return nil
 }
 
+// switchOn starts a node that is off, and waits until it is up.
+func (n *node) switchOn(ctx context.Context) error {
+	if err := n.start(); err != nil {
+		return err
+	}
+	return n.awaitUp(ctx)
+}
+
 // kill ends the node as if its power had failed.
 func (n *node) kill() {
 	n.mu.Lock()

@@ -174,6 +174,9 @@ type vars map[string]any
 
 // begin starts a playbook of the collection, such as site or rollout.
 func (f *fleet) begin(playbook string, extra vars, args ...string) (*running, error) {
+	if err := f.rememberSecrets(); err != nil {
+		return nil, err
+	}
 	all := []string{"ansible-playbook", "catchment.edge." + playbook}
 	if len(extra) > 0 {
 		b, err := json.Marshal(extra)
@@ -204,18 +207,24 @@ func (f *fleet) play(ctx context.Context, playbook string, extra vars, args ...s
 		return result{}, fmt.Errorf("%w\n%s", err, r.text())
 	}
 	got.took, got.failed = time.Since(r.begun), waitErr != nil
-	return got, nil
+	return got, f.rememberSecrets()
 }
 
 // playsWell is play where every node is to succeed.
 func (f *fleet) playsWell(ctx context.Context, t *testing.T, playbook string, extra vars, args ...string) (result, error) {
+	t.Helper()
+	return f.playsOn(ctx, t, f.nodes, playbook, extra, args...)
+}
+
+// playsOn is play where these nodes are to succeed, and the whole of it.
+func (f *fleet) playsOn(ctx context.Context, t *testing.T, nodes []*node, playbook string, extra vars, args ...string) (result, error) {
 	t.Helper()
 	got, err := f.play(ctx, playbook, extra, args...)
 	if err != nil {
 		return got, err
 	}
 	t.Logf("%5.1f s  %s: %s", got.took.Seconds(), playbook, got)
-	for _, n := range f.nodes {
+	for _, n := range nodes {
 		h, ok := got.hosts[n.Name()]
 		if !ok || h.failed > 0 || h.unreachable > 0 {
 			return got, fmt.Errorf("%s of %s: %+v\n%s", playbook, n.Name(), h, got.text)

@@ -10,6 +10,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ var (
 	long       = flag.Bool("long", false, "nine nodes over five sites instead of three over three")
 	cache      = flag.String("cache", "../../out/cache/rollout", "folder in which the root of the nodes is kept; empty keeps none")
 	collection = flag.String("collection", "../../ansible", "folder of the collection")
+	only       = flag.String("parts", "", "regular expression of the parts to go through, also in the short form; those that bring the fleet up are always")
 	verbose    = flag.Bool("ansible", false, "print all that ansible-playbook says")
 )
 
@@ -36,6 +39,26 @@ func size() scale {
 	return three()
 }
 
+// TestRollout has Ansible bring up a fleet of boxes that have nothing of ours, keep it as
+// it is described, and roll it.
+func TestRollout(t *testing.T) {
+	ctx := limit(t, map[bool]time.Duration{true: time.Hour, false: 12 * time.Minute}[*long])
+	f := newFleet(ctx, t, size())
+	f.goesUp(ctx, t, []part{
+		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, f *fleet) error { return f.operator.install(ctx) }, false},
+		{"a check of new boxes changes nothing", checkNew, true},
+		{"new boxes are set up, and announce", convergeNew, false},
+	})
+	f.goes(ctx, t, []part{
+		{"all that runs is well", healthy, false},
+		{"nothing is to be done", convergeAgain, false},
+		{"a mistake is refused before any box is changed", refuseMistake, false},
+		{"a change is applied under traffic", applyChange, true},
+		{"the keys are changed under traffic, with a node off", rotateKeys, true},
+		{"no secret is told", noSecretTold, false},
+	})
+}
+
 // part is one thing that happens to a fleet. Each leaves it as it found it; one that
 // fails ends the test, since the rest would only show consequences.
 type part struct {
@@ -45,11 +68,18 @@ type part struct {
 	long bool
 }
 
-// goes through parts, and prints how long each took.
+// goes through those parts that are asked for.
 func (f *fleet) goes(ctx context.Context, t *testing.T, parts []part) {
 	t.Helper()
+	asked := regexp.MustCompile(*only)
+	f.goesUp(ctx, t, slices.DeleteFunc(parts, func(p part) bool { return !asked.MatchString(p.name) }))
+}
+
+// goesUp goes through parts that others stand on, and prints how long each took.
+func (f *fleet) goesUp(ctx context.Context, t *testing.T, parts []part) {
+	t.Helper()
 	for _, p := range parts {
-		if p.long && !*long {
+		if p.long && !*long && *only == "" {
 			continue
 		}
 		start := time.Now()

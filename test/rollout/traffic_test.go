@@ -41,7 +41,7 @@ func (f *fleet) startTraffic(ctx context.Context) *traffic {
 		}
 		for _, way := range []lab.Way{{}, {IPv6: true}} {
 			tr.asking.Go(func() {
-				tr.ask(ctx, c, lab.Load{URL: story.URL, Way: way, Rate: askRate / 2, Timeout: 10 * time.Second})
+				tr.ask(ctx, c, lab.Load{URL: story.URL, Way: way, Rate: askRate / 2, Timeout: 10 * time.Second, Again: true})
 			})
 		}
 	}
@@ -73,55 +73,74 @@ func (tr *traffic) stop() (lab.Samples, []sighting, error) {
 	return tr.samples, seen, errors.Join(tr.err, err)
 }
 
-// underTraffic runs f while clients ask, and judges: no request fails, and at no time do
-// fewer sites announce than the floor.
+// verdict is what clients and routers have seen.
+type verdict struct {
+	// broken are the requests that had to be asked once more, failed those that failed
+	// even so.
+	requests, broken, failed int
+	// least is for how few sites a prefix was announced at any time.
+	least int
+	seen  []sighting
+}
+
+// underTraffic runs something while clients ask, and judges: no request fails, and at no
+// time do fewer sites announce than the floor.
 func (f *fleet) underTraffic(ctx context.Context, t *testing.T, run func(context.Context) error) error {
+	t.Helper()
+	_, err := f.observe(ctx, t, run)
+	return err
+}
+
+// observe is underTraffic, and says what was seen.
+func (f *fleet) observe(ctx context.Context, t *testing.T, run func(context.Context) error) (verdict, error) {
 	t.Helper()
 	tr := f.startTraffic(ctx)
 	runErr := run(ctx)
 	samples, seen, err := tr.stop()
-	if err := errors.Join(runErr, err); err != nil {
-		return err
-	}
-	return f.judge(t, samples, seen)
+	v := verdict{len(samples), len(samples.Broken()), len(samples.Failed()), f.least(seen), seen}
+	return v, errors.Join(runErr, err, f.judge(t, v, samples))
 }
 
 // judge says what was seen, and whether that may be.
-func (f *fleet) judge(t *testing.T, samples lab.Samples, seen []sighting) error {
+func (f *fleet) judge(t *testing.T, v verdict, samples lab.Samples) error {
 	t.Helper()
-	turns := f.turns(seen)
-	unexcused := inTime(samples.Failed(), turns)
-	least := f.least(seen)
-	t.Logf("%s, of these %d without a turn of the routers; by box: %v", samples, len(unexcused), samples.Boxes())
-	t.Logf("at least %d sites have announced; the routers turned %d times:\n%s", least, len(turns), describeSeen(seen))
+	moves := f.moves(v.seen)
+	t.Logf("%s, %d asked once more; by box: %v", samples, v.broken, samples.Boxes())
+	for _, s := range samples.Broken() {
+		t.Logf("  asked once more, from %s on, for %.2f s: %v", s.At.Format("15:04:05.000"), s.Took.Seconds(), s.Broke)
+	}
+	t.Logf("at least %d sites have announced; the traffic of a site moved %d times:\n%s", v.least, len(moves), describeSeen(v.seen))
 	var errs []error
-	if len(samples) == 0 {
+	if v.requests == 0 {
 		errs = append(errs, errors.New("nobody has asked"))
 	}
-	if len(unexcused) > 0 {
-		one := unexcused[0]
-		errs = append(errs, fmt.Errorf("%d requests failed while no router turned; the first at %s, after %.2f s: %w",
-			len(unexcused), one.At.Format("15:04:05.000"), one.Took.Seconds(), one.Err))
+	if v.failed > 0 {
+		one := samples.Failed()[0]
+		errs = append(errs, fmt.Errorf("%d requests failed; the first at %s, after %.2f s: %w", v.failed, one.At.Format("15:04:05.000"), one.Took.Seconds(), one.Err))
 	}
-	if n, most := len(samples.Failed()), mostPerTurn*len(turns); n > most {
-		errs = append(errs, fmt.Errorf("%d requests failed at %d turns of the routers, more than %d", n, len(turns), most))
+	if odd := outside(samples.Broken(), moves); len(odd) > 0 {
+		errs = append(errs, fmt.Errorf("%d connections broke while the traffic of no site moved; the first after %s: %w", len(odd), odd[0].At.Format("15:04:05.000"), odd[0].Broke))
 	}
-	if least < f.floor {
-		errs = append(errs, fmt.Errorf("only %d sites have announced, the floor is %d", least, f.floor))
+	if most := mostPerMove * len(moves); v.broken > most {
+		errs = append(errs, fmt.Errorf("%d connections broke in %d moves of a site's traffic, more than %d", v.broken, len(moves), most))
+	}
+	if v.least < f.floor {
+		errs = append(errs, fmt.Errorf("only %d sites have announced, the floor is %d", v.least, f.floor))
 	}
 	return errors.Join(errs...)
 }
 
-// mostPerTurn is how many requests may be lost when a router turns. A connection that is
-// open then has its next packet at another site, which does not know it: no box can help
-// that, and a client asks again. Each request is under way for a few of its 100 ms.
-const mostPerTurn = 3
+// mostPerMove is how many connections may break when the traffic of a whole site moves
+// to another: one that is open has its next packet at a site that does not know it. No
+// box can help that, and a client asks again. Between two boxes of a site none breaks.
+// It is what the client of a site asks in half a second.
+const mostPerMove = askRate/2 + 1
 
-// inTime leaves out the requests that were under way when a router turned.
-func inTime(failed lab.Samples, turns []time.Time) lab.Samples {
-	return slices.DeleteFunc(slices.Clone(failed), func(s lab.Sample) bool {
-		return slices.ContainsFunc(turns, func(turn time.Time) bool {
-			return turn.After(s.At) && turn.Before(s.At.Add(s.Took+2*watchEvery))
+// outside are the requests that were not under way when a site's traffic moved.
+func outside(broken lab.Samples, moves []time.Time) lab.Samples {
+	return slices.DeleteFunc(slices.Clone(broken), func(s lab.Sample) bool {
+		return slices.ContainsFunc(moves, func(move time.Time) bool {
+			return move.After(s.At) && move.Before(s.At.Add(s.Took+2*watchEvery))
 		})
 	})
 }
