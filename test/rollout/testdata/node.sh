@@ -1,10 +1,12 @@
 #!/bin/bash
-# The first process of a node: node.sh BASE WORK NAME lays WORK/upper over the root BASE,
-# moves into it and becomes systemd. The lab has put it into namespaces of its own, but
+# The first process of a node: node.sh BASE WORK NAME [COMMAND...] lays WORK/upper over the
+# root BASE, moves into it and becomes systemd, or the command. The lab has put it into namespaces of its own, but
 # for the network, which is that of its box: all of this ends with it, and BASE is not
 # written to.
 set -euo pipefail
 base=$1 work=$2 name=$3
+shift 3
+[ $# -gt 0 ] || set -- /lib/systemd/systemd --unit=multi-user.target
 mount --make-rprivate /
 m=$work/root
 rm -rf "$work/over" # what a start before has left says that its last writes may be lost
@@ -38,4 +40,4 @@ cd "$m"
 pivot_root . run/old
 umount -l /run/old
 rmdir /run/old
-exec env -i container=node LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --unit=multi-user.target
+exec env -i container=node LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"
