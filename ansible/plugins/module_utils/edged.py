@@ -64,14 +64,15 @@ class Client:
     def call(self, method, path, body=None):
         """One request. The answer is a JSON object, else EdgedError."""
         try:
-            code, raw = self._exchange(method, path, body)
+            code, raw = self.raw(method, path, body)
         except OSError as err:
             raise EdgedError(self._remedy(method, err)) from err
         except http.client.HTTPException as err:
             raise EdgedError(f"what answers on {self.path} does not speak HTTP ({type(err).__name__}): is it edged?") from err
         return self._decode(code, raw)
 
-    def _exchange(self, method, path, body):
+    def raw(self, method, path, body=None):
+        """(HTTP code, bytes) of one request; raises OSError and HTTPException."""
         conn = _Connection(self.path, self.timeout)
         try:
             data = None if body is None else json.dumps(body).encode()

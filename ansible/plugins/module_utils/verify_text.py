@@ -50,30 +50,30 @@ def markdown(doc):
     out = ["# State of the fleet", "", f"{doc['time']}: {len(doc['nodes'])} nodes, found: {told}.", ""]
     if doc["findings"]:
         out += ["## Findings", "", "| severity | node | what | remedy |", "|---|---|---|---|"]
-        out += [_row(f["severity"], f["node"] or "fleet", f["what"], f["remedy"]) for f in doc["findings"]]
+        out += [row(f["severity"], f["node"] or "fleet", f["what"], f["remedy"]) for f in doc["findings"]]
         out.append("")
     out += ["## Nodes", "", "| node | site | version | state | peers | why not ready |", "|---|---|---|---|---|---|"]
     for name, n in doc["nodes"].items():
         if not n["reached"]:
-            out.append(_row(name, "", "", "not reached", "", n["why"]))
+            out.append(row(name, "", "", "not reached", "", n["why"]))
             continue
         state = "ready" if n["ready"] else "drained" if n["drained"] and n["healthy"] else "healthy" if n["healthy"] else "NOT HEALTHY"
         version = (n["version"] or "?") + (f", slot {n['slot']}" if n["slot"] else "")
-        out.append(_row(name, n["site"] or "", version, state, f"{n['peers']['established']}/{n['peers']['of']}", "; ".join(n["why_not"])))
+        out.append(row(name, n["site"] or "", version, state, f"{n['peers']['established']}/{n['peers']['of']}", "; ".join(n["why_not"])))
     if doc["prefixes"]:
         out += ["", "## Prefixes", "", "| prefix | floor | stands | may leave |", "|---|---|---|---|"]
         for prefix, p in doc["prefixes"].items():
             stands = "; ".join(f"{r}: {len(n)}" for r, n in sorted(p["rungs"].items()))
-            out.append(_row(prefix, str(p["floor"]), stands, "?" if p["may_leave"] is None else str(p["may_leave"])))
+            out.append(row(prefix, str(p["floor"]), stands, "?" if p["may_leave"] is None else str(p["may_leave"])))
     return "\n".join(out) + "\n"
 
 
-def _row(*cells):
+def row(*cells):
     """Texts come from other boxes: none may break the table or begin markup."""
-    return "| " + " | ".join(_cell(c) for c in cells) + " |"
+    return "| " + " | ".join(cell(c) for c in cells) + " |"
 
 
-def _cell(text):
+def cell(text):
     clean = "".join(c if c.isprintable() else " " for c in str(text))
     for mark in ("\\", "|", "<", "`", "*", "_", "["):
         clean = clean.replace(mark, "\\" + mark)

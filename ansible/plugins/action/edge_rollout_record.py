@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps on the controller who runs a rollout and how far each node is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import json
+import os
+import secrets
+import time
+
+from ansible_collections.catchment.edge.plugins.module_utils import durations, rollout_run, rollout_text
+from ansible_collections.catchment.edge.plugins.plugin_utils.controller import ControllerAction, Refused, flag
+
+MAX_FILE = 16 << 20  # bytes
+LOST = "it could not be reached any more, or a task failed in a way that was not expected: what Ansible has printed for it says more"
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = ("state", "folder", "version", "back", "owner", "nodes", "answer", "lost", "finished", "batches", "left_out", "told", "stop", "staged", "report")
+
+    def decide(self, args):
+        self.folder = str(args.get("folder") or "")
+        if not self.folder:
+            raise Refused("folder: it is needed")
+        step = {"begun": self._begin, "noted": self._note, "ended": self._end, "shown": self._show}.get(args.get("state", "shown"))
+        if step is None:
+            raise Refused("state is begun, noted, ended or shown")
+        if self._task.check_mode or step == self._show:
+            return dict(step(args, self._read()), changed=False)
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        with self._ordered():
+            return dict(step(args, self._read()), changed=False)
+
+    @property
+    def path(self):
+        return os.path.join(self.folder, "run.json")
+
+    @contextlib.contextmanager
+    def _ordered(self):
+        """Nodes of a batch note at the same time."""
+        with open(os.path.join(self.folder, "order"), "a", encoding="ascii") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            yield
+
+    def _read(self):
+        try:
+            with open(self.path, encoding="utf-8") as f:
+                run = json.loads(f.read(MAX_FILE))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise Refused(f"{self.path} is no record of a rollout: remove it; what the boxes say is enough to go on") from None
+        return run if isinstance(run, dict) else None
+
+    def _write(self, run):
+        if self._task.check_mode:
+            return
+        with open(self.path + ".new", "w", encoding="utf-8") as f:
+            json.dump(run, f, indent=1, sort_keys=True)
+            f.write("\n")
+            f.flush()
+            os.fsync(f.fileno())
+        os.rename(self.path + ".new", self.path)
+
+    def _begin(self, args, before):
+        if before and before.get("state") == "running" and rollout_run.alive(before) and before["process"]["pid"] not in rollout_run.above(os.getpid()):
+            raise Refused(f"{self._what(before)} runs already, as process {before['process']['pid']} since {before.get('begun')}: wait for it, or end it with Ctrl-C there")
+        owner = " ".join(str(args.get("owner") or (before or {}).get("owner") or _owner()).split())
+        # The worker that runs this is a child of ansible-playbook.
+        who = dict(rollout_run.process(os.getppid()), host=os.uname().nodename)
+        run = rollout_run.begin(before or {}, str(args["version"]), flag(args.get("back", False)), owner, who, time.time())
+        self._write(run)
+        return {"folder": os.path.abspath(self.folder), "owner": owner, "resumed": run["resumed"], "newest": rollout_run.newest(run, run["version"]), "guarded": os.environ.get("CATCHMENT_ROLLOUT_GUARD") == str(os.getppid())}
+
+    @staticmethod
+    def _what(run):
+        return f"a {'rollback from' if run.get('back') else 'rollout of'} {run.get('version')}"
+
+    def _note(self, args, run):
+        run, answer = self._running(run), args.get("answer") or {}
+        if answer.get("unreachable"):
+            raise Refused(f"it was not reached any more: {' '.join(str(answer.get('msg') or 'the connection was lost').split())}")
+        for name, what in (args.get("nodes") or {}).items():
+            rollout_run.note(run, name, time.time(), **what)
+        for name in args.get("lost") or []:
+            if (run["nodes"].get(name) or {}).get("phase") != "failed":
+                rollout_run.note(run, name, time.time(), "failed", LOST)
+        for key in ("batches", "left_out", "told"):
+            if args.get(key) is not None:
+                run[key] = args[key]
+        for name in args.get("finished") or []:
+            if (run["nodes"].get(name) or {}).get("phase") != "done":
+                rollout_run.note(run, name, time.time(), "done")
+        for b in args.get("batches") or []:
+            for name in b["nodes"]:
+                rollout_run.note(run, name, time.time(), "waiting", batch=b["name"])
+        self._write(run)
+        return {"failures": rollout_run.failed(run)}
+
+    def _running(self, run):
+        if self._task.check_mode:  # what an earlier run has noted says nothing of this one
+            return rollout_run.begin({}, "", False, "", {}, time.time())
+        if run is None:
+            raise Refused(f"{self.path} is gone: somebody has removed it while this runs")
+        return run
+
+    def _end(self, args, run):
+        run = self._running(run)
+        run.update(state="ended", ended=durations.stamp(time.time()), stop=args.get("stop") or None)
+        run["outcome"] = rollout_text.outcome(run, flag(args.get("staged", False)), self._task.check_mode)
+        self._write(run)
+        doc, files = rollout_text.document(run), []
+        if args.get("report") and not self._task.check_mode:
+            base = os.path.join(str(args["report"]), f"{'rollback' if run['back'] else 'rollout'}-{run['version'].replace('/', '_')}")
+            files = [base + ".md", base + ".json"]
+            os.makedirs(str(args["report"]), exist_ok=True)
+            for path, text in zip(files, (rollout_text.markdown(doc), json.dumps(doc, indent=2, sort_keys=True) + "\n")):
+                with open(path + ".new", "w", encoding="utf-8") as f:
+                    f.write(text)
+                os.rename(path + ".new", path)
+        failed = rollout_run.failed(run)
+        good = not failed and not run["stop"]
+        return {"files": files, "failures": failed, "good": good, "text": rollout_text.told(run, files)}
+
+    def _show(self, args, run):
+        run = run or {}
+        mine = bool(run) and run.get("state") == "running" and rollout_run.alive(run) and run["process"]["pid"] in rollout_run.above(os.getpid())
+        return {"run": run, "alive": bool(run) and run.get("state") == "running" and rollout_run.alive(run) and not mine,
+                "idle_drains": rollout_run.idle_drains(run), "owner": run.get("owner") or ""}
+
+
+def _owner():
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "somebody"
+    return f"{user}@{os.uname().nodename}-{secrets.token_hex(3)}"

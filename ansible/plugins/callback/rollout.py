@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: rollout
+type: aggregate
+short_description: Has Ctrl-C, SIGTERM and any other end of a rollout release what it holds
+description:
+  - Once a playbook C(catchment.edge.rollout) or C(catchment.edge.rollback) has begun its record, an end of
+    C(ansible-playbook) that was not its own runs C(catchment.edge.rollout_release) with the same arguments. This gives
+    the lock back, and undrains the nodes whose upgrade has not begun.
+  - A second Ctrl-C ends that too; what is held then ends by itself, and C(catchment.edge.rollout_release) releases it before.
+  - It is to be named in C(callbacks_enabled) of ansible.cfg, as that of the collection does.
+requirements:
+  - C(callbacks_enabled = catchment.edge.rollout) in ansible.cfg
+author: Catchment developers (@catchment-dev)
+"""
+
+import atexit
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+from ansible import context
+from ansible.plugins.callback import CallbackBase
+
+GUARD = "CATCHMENT_ROLLOUT_GUARD"
+BOOK = re.compile(r"^(|.*[./])(rollout|rollback)(\.ya?ml)?$")
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "catchment.edge.rollout"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.pid, self.folder = os.getpid(), None
+        # The record of the run asks whether it is guarded.
+        os.environ[GUARD] = str(self.pid)
+        atexit.register(self._ended)
+
+    def v2_runner_on_ok(self, result):
+        answer = result._result
+        if str(result._task.action).endswith("edge_rollout_record") and "guarded" in answer and self.folder is None:
+            self.folder = answer.get("folder")
+            signal.signal(signal.SIGTERM, self._terminated)
+
+    def _terminated(self, number, _frame):
+        if os.getpid() == self.pid:
+            raise KeyboardInterrupt
+        # A worker of Ansible has inherited this, and is to end as ever.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _ended(self):
+        if os.getpid() != self.pid or not self.folder or not self._runs():
+            return
+        command = released_by(sys.argv, context.CLIARGS.get("args") or ())
+        if command is None:
+            return
+        self._display.display("The run was cut: what it holds is released. A second Ctrl-C leaves it to end by itself.")
+        env = {k: v for k, v in os.environ.items() if k != GUARD}
+        try:
+            code = subprocess.run([sys.executable] + command, env=env, check=False).returncode
+        except (OSError, KeyboardInterrupt) as err:
+            code = f"{type(err).__name__} {err}"
+        if code != 0:
+            self._display.error(f"not all was released ({code}): run the playbook catchment.edge.rollout_release, or wait until lock and drains end by themselves")
+
+    def _runs(self):
+        """Whether the record says that this run goes on."""
+        try:
+            with open(os.path.join(self.folder, "run.json"), encoding="utf-8") as f:
+                run = json.load(f)
+        except (OSError, ValueError):
+            return False
+        return run.get("state") == "running" and (run.get("process") or {}).get("pid") == self.pid
+
+
+def released_by(argv, books):
+    """The command line of rollout_release for that of a run; None if it is not known."""
+    out = list(argv)
+    for i, arg in enumerate(out[1:], 1):
+        m = BOOK.match(arg)
+        if m and arg in books:
+            out[i] = f"{m.group(1)}rollout_release{m.group(3) or ''}"
+            return out
+    return None

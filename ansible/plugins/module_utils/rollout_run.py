@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a rollout: who runs it, and how far each node is. Pure, but for the
+look whether a process lives.
+
+It lies in .rollout/ beside fleet.yaml, so that the same operator at the same controller
+goes on at once after a run that was cut, and a run that lives is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.catchment.edge.plugins.module_utils import durations
+
+# What a node goes through. One that drains, and whose upgrade has not begun, may simply
+# come back.
+PHASES = ("waiting", "draining", "upgrading", "returning", "soaking", "done", "failed")
+IDLE_DRAIN = ("draining",)
+
+MAX_REASON = 4000  # characters
+
+
+def started(pid):
+    """When a process was started, in ticks since the boot; None if there is none."""
+    try:
+        with open(f"/proc/{int(pid)}/stat", encoding="utf-8", errors="replace") as f:
+            fields = f.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in ("Z", "X") else None
+
+
+def boot_id():
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
+
+
+def process(pid):
+    """What a process is known by, also after its number was given again."""
+    return {"pid": pid, "started": started(pid), "boot_id": boot_id()}
+
+
+def alive(run):
+    """Whether the process of a run lives. On another host the number says nothing."""
+    who = (run or {}).get("process") or {}
+    return (who.get("host") in (None, os.uname().nodename) and who.get("boot_id") == boot_id()
+            and who.get("started") is not None and started(who.get("pid")) == who["started"])
+
+
+def above(pid):
+    """The processes that a process comes from."""
+    out = []
+    while pid and pid > 1 and pid not in out:
+        out.append(pid)
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+                pid = int(f.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return out
+
+
+def begin(before, version, back, owner, who, now):
+    """The record of a new run. What an earlier one of the same aim has noted stays."""
+    same = before.get("version") == version and bool(before.get("back")) == back
+    nodes = {n: dict(v) for n, v in (before.get("nodes") or {}).items()} if same else {}
+    return {
+        "owner": owner, "version": version, "back": back, "state": "running", "process": who, "begun": durations.stamp(now),
+        "ended": None, "outcome": None, "stop": None, "left_out": {}, "told": [], "batches": [], "nodes": nodes, "resumed": same and before.get("state") != "ended",
+        "got": dict(before.get("got") or {}),
+    }
+
+
+def note(run, name, now, phase=None, reason=None, **more):
+    """Note how far a node is."""
+    node = run["nodes"].setdefault(name, {"phase": "waiting", "reason": None, "since": None})
+    if phase is not None:
+        if phase not in PHASES:
+            raise ValueError(f"phase {phase} is none of {', '.join(PHASES)}")
+        # A node that fails keeps how far it was: by that it is known what is left to do.
+        if phase == "failed" and node["phase"] != "failed":
+            node["was"] = node["phase"]
+        node.update(phase=phase, since=durations.stamp(now))
+        if phase == "done":
+            node["reason"] = None
+            run["got"].setdefault(more.get("version") or run["version"], {})[name] = durations.stamp(now)
+    if reason is not None:
+        node["reason"] = " ".join(str(reason).split())[:MAX_REASON]
+    node.update({k: v for k, v in more.items() if v is not None})
+
+
+def newest(run, version):
+    """The nodes that got a version, the last first."""
+    got = ((run or {}).get("got") or {}).get(version) or {}
+    return sorted(got, key=lambda n: got[n], reverse=True)
+
+
+def idle_drains(run):
+    """Nodes whose drain is ours and whose upgrade has not begun."""
+    return sorted(n for n, v in (run.get("nodes") or {}).items() if v.get("phase") in IDLE_DRAIN or v.get("phase") == "failed" and v.get("was") in IDLE_DRAIN)
+
+
+def failed(run):
+    return {n: v.get("reason") or "no reason is known" for n, v in sorted((run.get("nodes") or {}).items()) if v.get("phase") == "failed"}

@@ -1,0 +1,175 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: edge_rollout_sample
+short_description: Read what a node counts of its requests, errors and latencies
+description:
+  - Reads the metrics of C(edgeproxy) over its unix socket. It changes nothing.
+  - With C(for) it looks again after that time, tells how many requests a second there were, and whether the node was
+    ready all the while. Three looks in a row at which it was not end it.
+  - A node without C(edgeproxy) is an answer too; C(absent) says why there are no counters.
+options:
+  proxy_socket:
+    description: The socket of C(edgeproxy).
+    type: path
+    default: /run/edge/edgeproxy.sock
+  socket:
+    description: The socket of C(edged), which says whether the node is ready.
+    type: path
+    default: /run/edge/edged.sock
+  for:
+    description: How long to look; C(0) reads once.
+    type: str
+    default: "0"
+  interval:
+    description: The pause between two looks at C(edged) with C(for).
+    type: str
+    default: 2s
+  ready:
+    description: Whether to look at C(edged) with C(for).
+    type: bool
+    default: true
+  ignore_alarms:
+    description: Regular expressions of alarms that are no reason against the node.
+    type: list
+    elements: str
+    default: []
+  image_dir:
+    description: Where an appliance leaves the state of its boot.
+    type: path
+    default: /run/edge-image
+  timeout:
+    description: How long C(edged) and C(edgeproxy) have for an answer.
+    type: str
+    default: 10s
+attributes:
+  check_mode:
+    description: It changes nothing, so it does the same in check mode.
+    support: full
+  diff_mode:
+    description: It changes nothing.
+    support: none
+author: Catchment developers (@catchment-dev)
+"""
+
+EXAMPLES = r"""
+- name: Read the counters
+  catchment.edge.edge_rollout_sample:
+  register: before
+
+- name: See for five minutes that it stays ready
+  catchment.edge.edge_rollout_sample:
+    for: 5m
+"""
+
+RETURN = r"""
+counters:
+  description: >-
+    requests, errors (answers 5xx), handshakes, handshake_errors, panics, and latency (how many requests took no longer, by the
+    bound in seconds); null if there are none.
+  type: dict
+  returned: always
+absent:
+  description: Why there are none.
+  type: str
+  returned: always
+rate:
+  description: Requests a second; null if it was read once.
+  type: float
+  returned: always
+unready:
+  description: Why the node was not ready, if it was not at the last look.
+  type: list
+  elements: str
+  returned: always
+waited:
+  description: How many seconds were waited.
+  type: float
+  returned: always
+"""
+
+import http.client
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.catchment.edge.plugins.module_utils import appliance, boot, durations, edged, readiness, rollout_soak
+
+PATIENCE = 3  # looks in a row at which a node may be seen not ready
+MAX_TEXT = 8 << 20  # bytes of /metrics
+
+
+def read(params, timeout):
+    """(counters, why there are none)."""
+    client = edged.Client(params["proxy_socket"], timeout, MAX_TEXT)
+    try:
+        code, raw = client.raw("GET", "/metrics")
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None, "no edgeproxy runs on it"
+    except (OSError, http.client.HTTPException) as err:
+        return None, f"edgeproxy does not tell its metrics on {params['proxy_socket']}: {err}"
+    if code != 200:
+        return None, f"edgeproxy answers /metrics with HTTP {code}"
+    return rollout_soak.counters(raw.decode("utf-8", "replace")), None
+
+
+def unready(module, client):
+    try:
+        status = client.status()
+    except edged.EdgedError as err:
+        return [str(err)]
+    return readiness.judge(status, time.time(), boot.facts(module), module.params["ignore_alarms"])[1]
+
+
+def watch(module, client, length, interval):
+    """Look until the time is over: why it is not ready at the end."""
+    end, streak, reasons = time.monotonic() + length, 0, []
+    while True:
+        if module.params["ready"]:
+            reasons = unready(module, client)
+            streak = streak + 1 if reasons else 0
+        rest = end - time.monotonic()
+        if streak >= PATIENCE or rest <= 0 and (not reasons or streak >= PATIENCE):
+            return reasons
+        time.sleep(min(interval, rest) if rest > 0 else interval)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "proxy_socket": {"type": "path", "default": "/run/edge/edgeproxy.sock"},
+            "socket": {"type": "path", "default": edged.SOCKET},
+            "for": {"type": "str", "default": "0"},
+            "interval": {"type": "str", "default": "2s"},
+            "ready": {"type": "bool", "default": True},
+            "ignore_alarms": {"type": "list", "elements": "str", "default": []},
+            "image_dir": {"type": "path", "default": appliance.IMAGE_DIR},
+            "timeout": {"type": "str", "default": "10s"},
+        },
+        supports_check_mode=True,
+    )
+    p = module.params
+    try:
+        length, interval = durations.seconds(p["for"], "for"), durations.seconds(p["interval"], "interval")
+        timeout = durations.seconds(p["timeout"], "timeout")
+        readiness.patterns(p["ignore_alarms"])
+    except ValueError as err:
+        module.fail_json(msg=str(err))
+    if interval <= 0 or timeout <= 0:
+        module.fail_json(msg="interval and timeout are to be above 0")
+    begun = time.monotonic()
+    before, absent = read(p, timeout)
+    if length <= 0:
+        module.exit_json(changed=False, counters=before, absent=absent, rate=None, unready=[], waited=0.0)
+    reasons = watch(module, edged.Client(p["socket"], timeout), length, interval)
+    after, absent = read(p, timeout)
+    took = time.monotonic() - begun
+    rate = round(rollout_soak.between(before, after)["requests"] / took, 3) if before and after else None
+    module.exit_json(changed=False, counters=after, absent=absent, rate=rate, unready=reasons, waited=round(took, 1))
+
+
+if __name__ == "__main__":
+    main()
