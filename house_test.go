@@ -173,9 +173,23 @@ func TestLicences(t *testing.T) {
 
 func TestFileSizes(t *testing.T) {
 	const most = 500
-	for name, text := range sources(t, ".go", ".c", ".h") {
+	for name, text := range sources(t, ".go", ".c", ".h", ".py", ".sh") {
 		if n := strings.Count(text, "\n"); n > most && !generated(text) {
 			t.Errorf("%s has %d lines, at most %d: split it", name, n, most)
+		}
+	}
+}
+
+// TestNoPrograms: what is built is not kept here, but for the BPF program. What go build
+// leaves at the top is not taken by git.
+func TestNoPrograms(t *testing.T) {
+	ignored, err := os.ReadFile(".gitignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range sources(t, "") {
+		if strings.HasPrefix(text, "\x7fELF") && path.Ext(name) != ".o" && !strings.Contains(string(ignored), "\n/"+name+"\n") {
+			t.Errorf("%s is a program", name)
 		}
 	}
 }

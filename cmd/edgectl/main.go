@@ -122,7 +122,7 @@ func rootCommand(e env) *cobra.Command {
 	f.StringVarP(&o.output, "output", "o", "text", "`form` of the output: text or json")
 	f.StringVar(&o.socket, "socket", "/run/edge/edged.sock", "unix `socket` of edged")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "how `long` to wait for edged")
-	root.AddCommand(o.statusCommand(), o.checkCommand(), o.explainCommand(), o.bgpCommand(), o.healthCommand(), o.guardCommand(), o.flowsCommand(), o.captureCommand(), o.drainCommand(), o.undrainCommand(), o.reloadCommand(),
+	root.AddCommand(o.statusCommand(), o.checkCommand(), o.diffCommand(), o.explainCommand(), o.bgpCommand(), o.healthCommand(), o.guardCommand(), o.flowsCommand(), o.captureCommand(), o.drainCommand(), o.undrainCommand(), o.reloadCommand(),
 		o.configCommand(o.openConfigs), o.upgradeCommand(), o.rollbackCommand(), o.slotsCommand(), o.applianceCommand(), o.versionCommand())
 	return root
 }

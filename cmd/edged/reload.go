@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -138,11 +137,11 @@ func (d *daemon) mayReload(ctx context.Context, old, parsed *edge.Config) error 
 	if d.inherited {
 		return errors.New("edged has just been started, and its first round of probes is not over; nothing was applied: try again in a moment")
 	}
-	if key := needsRestart(old.Local, parsed.Local, old.Fleet, parsed.Fleet); key != "" {
-		return fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", key)
+	effort := edge.EffortOf(old, parsed)
+	if effort.Edged != "" {
+		return fmt.Errorf("%s has changed, which needs a restart of edged (nothing is withdrawn by it); nothing was applied", effort.Edged)
 	}
-	was, want := old.Local.Forwarder, parsed.Local.Forwarder
-	if was.Flows != want.Flows || was.HalfFlows != want.HalfFlows || old.Local.BPFDir != parsed.Local.BPFDir {
+	if effort.DataPlane != "" {
 		return fmt.Errorf("node.forwarder.flows, half_flows or node.bpf_dir has changed, which needs the data plane loaded anew: edgectl drain, wait until it is withdrawn, stop edged, remove %s, start edged, edgectl undrain; nothing was applied", old.Local.BPFDir)
 	}
 	if old.Local.DrainFile != parsed.Local.DrainFile && len(d.drains.byFile) > 0 {
@@ -252,31 +251,6 @@ func (d *daemon) onAirNow() []edge.Announcement {
 		}
 	}
 	return out
-}
-
-// needsRestart names the first setting that a running edged can't change.
-func needsRestart(a, b edge.Local, fa, fb edge.Fleet) string {
-	for _, s := range []struct {
-		key  string
-		a, b any
-	}{
-		{"node.name", a.ID, b.ID},
-		{"node.run_dir", a.RunDir, b.RunDir},
-		{"node.state_dir", a.StateDir, b.StateDir},
-		{"node.management", a.Management, b.Management},
-		{"node.gossip_bind", a.GossipBind, b.GossipBind},
-		{"node.probe_source4", a.ProbeSource4, b.ProbeSource4},
-		{"node.probe_source6", a.ProbeSource6, b.ProbeSource6},
-		{"node.forwarder.interfaces", a.Forwarder.Interfaces, b.Forwarder.Interfaces},
-		{"node.forwarder.mode", a.Forwarder.Mode, b.Forwarder.Mode},
-		{"node.forwarder.memory_limit", a.Forwarder.Memory, b.Forwarder.Memory},
-		{"fleet.ring_seed_file", fa.RingSeedFile, fb.RingSeedFile},
-	} {
-		if !reflect.DeepEqual(s.a, s.b) {
-			return s.key
-		}
-	}
-	return ""
 }
 
 // leaving is what the configuration has dropped while it was still announced:

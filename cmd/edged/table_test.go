@@ -176,15 +176,3 @@ func TestCarryOverNextHop(t *testing.T) {
 		t.Error("a new address of the same family is not taken")
 	}
 }
-
-func TestNeedsRestart(t *testing.T) {
-	a := testConfig()
-	b := testConfig()
-	if key := needsRestart(a.Local, b.Local, a.Fleet, b.Fleet); key != "" {
-		t.Errorf("nothing has changed, but %s needs a restart", key)
-	}
-	b.Local.Forwarder.Interfaces = []string{"eth1"}
-	if key := needsRestart(a.Local, b.Local, a.Fleet, b.Fleet); key != "node.forwarder.interfaces" {
-		t.Errorf("needsRestart = %q", key)
-	}
-}

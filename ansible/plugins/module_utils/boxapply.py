@@ -15,7 +15,7 @@ from ansible_collections.catchment.edge.plugins.module_utils.boxconfig import Re
 from ansible_collections.catchment.edge.plugins.module_utils.edgectl import Failed, established, lost
 
 # What only a new edgeproxy goes by; while one is replaced, nobody takes connections.
-_PROXY_KEYS = {"proxy_user": "", "run_dir": "/run/edge"}  # with their defaults
+_PROXY_KEYS = {"node.proxy_user": "", "node.run_dir": "/run/edge"}  # with their defaults
 _STEADY = 3  # looks in a row at which all sessions are up
 _EVERY = 1.0  # seconds between two
 
@@ -45,13 +45,32 @@ class Job:
         self._judge()
         self._refuse_pending()
         old = boxconfig.read(self._at("edge.yaml"))
+        keys = self._keys(old)
         if old is not None:
-            self._refuse_restart(old)
+            self._refuse_restart(old, keys["takes"])
         self._running()
         return {
             "differs": [name for name, _ in self.differs], "checked": self.ctl is not None, "first": old is None,
-            "diff": self._diff(old), "changed": False,
+            "diff": self._diff(old, keys["changes"]), "changed": False, "changes": keys["changes"], "takes": keys["takes"],
         }
+
+    def _keys(self, old):
+        """What changes, key by key, and what that takes, as edgectl diff says. One of
+        before has no such command, and an edge.yaml in force that a newer one refuses is
+        compared with nothing."""
+        unknown = {"changes": [], "takes": None}
+        if self.ctl is None or old is None:
+            return unknown
+        folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
+        try:
+            said = self.ctl.call("diff", os.path.join(folder, "edge.yaml"), self._at("edge.yaml"))
+        except Failed:
+            return unknown
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(said, dict) or "takes" not in said:
+            return unknown
+        return {"changes": said.get("changes") or [], "takes": said["takes"] or {}}
 
     def _at(self, name):
         return os.path.join(boxconfig.ROOT, name)
@@ -114,16 +133,22 @@ class Job:
                 "edgectl config confirm or edgectl config revert on the box, or wait"
             )
 
-    def _refuse_restart(self, old):
+    def _refuse_restart(self, old, takes):
+        """Refuses, before any box is changed, what edged would refuse of each."""
         if self.restart_proxy:
             return
-        for key, default in _PROXY_KEYS.items():
-            was, now = (value_of(text, key, default) for text in (old, self.order.edge_yaml))
-            if was is not None and was != now:
-                raise Refused(
-                    f"node.{key} changes from {was!r} to {now!r}, which needs a restart of edgeproxy: it takes no connections meanwhile. "
-                    "Drain the box, and apply it to this one with restart_proxy (edge_config_restart_proxy=true)"
-                )
+        if takes is None:
+            takes = {"proxy": next((key for key, default in _PROXY_KEYS.items() if changed(old, self.order.edge_yaml, key, default)), None)}
+        if takes.get("proxy"):
+            raise Refused(
+                f"{takes['proxy']} changes, which needs a restart of edgeproxy: it takes no connections meanwhile. "
+                "Drain the box, and apply it to this one with restart_proxy (edge_config_restart_proxy=true)"
+            )
+        if takes.get("data_plane"):
+            raise Refused(
+                f"{takes['data_plane']} changes, which needs the data plane loaded anew: drain this box, stop edged, remove node.bpf_dir, write the "
+                "edge.yaml there and start edged (edgectl reload says the same), undrain it, and run this again"
+            )
 
     def _running(self):
         """A file that is right is not enough: edged has to go by it."""
@@ -133,8 +158,10 @@ class Job:
         if status and status.get("config_hash") and status["config_hash"] != hashlib.sha256(self.order.edge_yaml).hexdigest():
             self.differs.append(("edge.yaml", "changed"))
 
-    def _diff(self, old):
+    def _diff(self, old, changes):
         out = []
+        if changes:
+            out.append({"prepared": "\n".join(changes) + "\n"})
         if (old or b"") != self.order.edge_yaml:
             out.append({
                 "before": (old or b"").decode(errors="replace"), "after": self.order.edge_yaml.decode(),
@@ -205,6 +232,12 @@ class Job:
 def name_of(path):
     """The name of a file of /etc/edge; None for a path elsewhere."""
     return path[len(boxconfig.ROOT) + 1:] if path.startswith(boxconfig.ROOT + "/") else None
+
+
+def changed(old, new, key, default):
+    """Whether a key of node: changes, as far as that can be seen."""
+    was, now = (value_of(text, key.rpartition(".")[2], default) for text in (old, new))
+    return was is not None and was != now
 
 
 def value_of(edge_yaml, key, default):

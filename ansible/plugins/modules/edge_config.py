@@ -112,6 +112,17 @@ differs:
   type: list
   elements: str
   sample: [edge.yaml, secrets/gossip.key]
+changes:
+  description: What changes in edge.yaml, key by key, as edgectl diff says; empty where edgectl has no such command.
+  returned: unless state is confirmed
+  type: list
+  elements: str
+  sample: ["fleet.health.hold: 5s -> 2s"]
+takes:
+  description: The first key that takes a restart of C(edged) or of edgeproxy (C(proxy)), or the data plane loaded anew (C(data_plane)).
+  returned: unless state is confirmed
+  type: dict
+  sample: {edged: node.management}
 checked:
   description: Whether edgectl has judged it; a box that has none yet cannot.
   returned: unless state is confirmed

@@ -103,13 +103,17 @@ class Confirm(unittest.TestCase):
 class Judge:
     """edgectl as a Job uses it."""
 
-    def __init__(self, pending=None, config_hash=None, errors=None):
-        self.pending, self.hash, self.errors, self.calls = pending, config_hash, errors, []
+    def __init__(self, pending=None, config_hash=None, errors=None, takes=None):
+        self.pending, self.hash, self.errors, self.takes, self.calls = pending, config_hash, errors, takes, []
 
     def call(self, *args):
         self.calls.append(args[:2])
         if args[0] == "check" and self.errors:
             raise edgectl.Failed("no", self.errors)
+        if args[0] == "diff":
+            if self.takes is None:
+                raise edgectl.Failed('unknown command "diff"')
+            return {"changes": ["node.x: y -> z"], "takes": self.takes}
         return {"pending": self.pending} if args[:2] == ("config", "show") else {"generation": 2, "notes": []}
 
     def status(self):
@@ -186,11 +190,21 @@ class Jobs(unittest.TestCase):
             ("generation 7 of this box waits to be confirmed", self.job(Judge(pending={"to": 7}))),
             ("fleet.yaml says kind: image, and this box is not made from the image", self.job(Judge(), kind="image")),
             ("fleet.yaml says kind: deb, and this box is made from the image", self.job(Judge(), kind="deb", image=True)),
-            ("proxy_user changes from '' to 'x'", self.job(Judge(), {"edge.yaml": b"node:\n  proxy_user: x\n", "secrets/ring.seed": b"s"})),
+            ("node.run_dir changes, which needs a restart of edgeproxy", self.job(Judge(takes={"proxy": "node.run_dir"}))),
+            ("node.forwarder.flows changes, which needs the data plane loaded anew: drain this box", self.job(Judge(takes={"data_plane": "node.forwarder.flows"}))),
+            # An edgectl of before cannot say so.
+            ("node.proxy_user changes, which needs a restart of edgeproxy", self.job(Judge(), {"edge.yaml": b"node:\n  proxy_user: x\n", "secrets/ring.seed": b"s"})),
             ("fleet.ring_seed_file: .*ring.seed is neither", self.job(Judge(), {"edge.yaml": b"x"})),
         ):
             with self.assertRaisesRegex(boxconfig.Refused, want):
                 job.look()
+
+    def test_what_changes_is_said(self):
+        got = self.job(Judge(takes={"edged": "node.management"})).look()
+        self.assertEqual((got["changes"], got["takes"]), (["node.x: y -> z"], {"edged": "node.management"}))
+        self.assertEqual(got["diff"][0]["prepared"], "node.x: y -> z\n")
+        self.assertEqual(self.job(Judge()).look()["changes"], [])
+        self.job(Judge(takes={"proxy": "node.run_dir"}), restart_proxy=True).look()
 
     def test_a_refused_change_leaves_the_secrets(self):
         class Refuses(Judge):
