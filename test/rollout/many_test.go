@@ -38,7 +38,7 @@ func TestManyBoxes(t *testing.T) {
 	}
 	ctx := limit(t, 15*time.Minute)
 	c := newCrowd(ctx, t, count)
-	c.goes(ctx, t, []part{
+	c.goesUp(ctx, t, []part{
 		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, _ *fleet) error { return c.operator.install(ctx) }, false},
 		{"new boxes are set up", func(ctx context.Context, t *testing.T, _ *fleet) error { return c.converges(ctx, t, count) }, false},
 		{"nothing is to be done", func(ctx context.Context, t *testing.T, _ *fleet) error { return c.converges(ctx, t, 0) }, false},
@@ -56,7 +56,7 @@ func newCrowd(ctx context.Context, t *testing.T, count int) *crowd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &crowd{fleet: &fleet{Lab: l, t: t}, addrs: map[string]string{}}
+	c := &crowd{fleet: &fleet{Lab: l, t: t, secretsSeen: map[string][]string{}}, addrs: map[string]string{}}
 	t.Cleanup(c.close)
 	base := filepath.Join(l.Dir(), "base")
 	var g errgroup.Group
