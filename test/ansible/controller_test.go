@@ -50,17 +50,22 @@ func newController(t *testing.T, dir string) *controller {
 
 // answer is what a module returned.
 type answer struct {
-	Changed   bool     `json:"changed"`
-	Failed    bool     `json:"-"` // as the exit code says
-	Msg       string   `json:"msg"`
-	Healthy   bool     `json:"healthy"`
-	Ready     bool     `json:"ready"`
-	WhyNot    []string `json:"why_not"`
-	Ours      string   `json:"ours"`
-	TakenBack bool     `json:"taken_back"`
-	Permitted bool     `json:"permitted"`
-	Renewed   bool     `json:"renewed"`
-	InTheWay  []struct {
+	Changed   bool            `json:"changed"`
+	Failed    bool            `json:"-"` // as the exit code says
+	Msg       string          `json:"msg"`
+	Healthy   bool            `json:"healthy"`
+	Ready     bool            `json:"ready"`
+	WhyNot    []string        `json:"why_not"`
+	Ours      string          `json:"ours"`
+	TakenBack bool            `json:"taken_back"`
+	Permitted bool            `json:"permitted"`
+	Renewed   bool            `json:"renewed"`
+	Marked    map[string]bool `json:"marked"`
+	Routes    []struct {
+		Peer, Prefix string
+		Sent, Marked bool
+	} `json:"routes"`
+	InTheWay []struct {
 		Prefix, Site, Node, Why string
 	} `json:"in_the_way"`
 	Lock *struct {

@@ -234,8 +234,18 @@ func (f *fleet) drains(ctx context.Context) error {
 	if _, err := f.does(ctx, false, b, "edge_permit", on(b, map[string]any{"wait": "60s"})); err != nil {
 		return err
 	}
-	if _, err := f.does(ctx, true, b, "edge_drain", order(b, nil)); err != nil {
+	out, err = f.does(ctx, false, b, "edge_routes", on(b, map[string]any{"until": "full"}))
+	if err != nil || len(out.Routes) != 2 || !out.Routes[0].Sent || out.Routes[0].Marked || out.Routes[0].Peer != "r-b" {
+		return fmt.Errorf("the routes are %+v, %w", out.Routes, err)
+	}
+	if _, err := f.fails(ctx, b, "edge_routes", on(b, map[string]any{"until": "leaving"}), "r-b holds "+lab.Prefix4.String()+" without 65535:0"); err != nil {
 		return err
+	}
+	if out, err = f.does(ctx, true, b, "edge_drain", order(b, nil)); err != nil {
+		return err
+	}
+	if len(out.Marked) != 1 || !out.Marked["r-b"] {
+		return fmt.Errorf("r-b was not told before the withdrawal: %v", out.Marked)
 	}
 	// No waiting here: that is what the module is for.
 	if err := f.holds(ctx, "r-b", "b1", false); err != nil {
@@ -254,6 +264,12 @@ func (f *fleet) drains(ctx context.Context) error {
 		}
 	}
 	if _, err := f.does(ctx, false, b, "edge_drain", order(b, map[string]any{"reason": "again"})); err != nil {
+		return err
+	}
+	if _, err := f.does(ctx, false, b, "edge_routes", on(b, map[string]any{"until": "gone"})); err != nil {
+		return err
+	}
+	if _, err := f.fails(ctx, b, "edge_routes", on(b, map[string]any{"until": "full"}), lab.Prefix4.String(), "rollout one: to 2.0"); err != nil {
 		return err
 	}
 	out, err = f.does(ctx, false, b, "edge_status", on(b, map[string]any{"wait": "30s", "until": "healthy"}))
@@ -359,6 +375,9 @@ func (f *fleet) undrains(ctx context.Context) error {
 		return err
 	}
 	if _, err := f.does(ctx, false, b, "edge_drain", back); err != nil {
+		return err
+	}
+	if _, err := f.does(ctx, false, b, "edge_routes", on(b, map[string]any{"until": "full", "wait": "20s"})); err != nil {
 		return err
 	}
 	_, err := f.does(ctx, false, b, "edge_status", on(b, map[string]any{"wait": "30s"}))

@@ -131,6 +131,12 @@ taken_back:
   description: Whether our order was taken back since it did not succeed.
   type: bool
   returned: if it is not off the air in time
+marked:
+  description: >-
+    Of a drain, for each router that held something: whether all of it was seen marked with 65535:0 before it was withdrawn. False says that
+    a router may have been without a route for a moment. Routers that held nothing from the first look on are not named.
+  type: dict
+  returned: always
 waited:
   description: How many seconds were waited.
   type: float
@@ -141,7 +147,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.catchment.edge.plugins.module_utils import appliance, boot, durations, edged, orders, readiness, turn
+from ansible_collections.catchment.edge.plugins.module_utils import appliance, boot, durations, edged, orders, readiness, routes, turn
 
 
 class Order:
@@ -156,7 +162,7 @@ class Order:
         self.interval = durations.seconds(p["interval"], "interval")
         self.client = edged.Client(p["socket"], durations.seconds(p["timeout"], "timeout"))
         readiness.patterns(p["ignore_alarms"])
-        self.begun = time.monotonic()
+        self.begun, self.marks = time.monotonic(), routes.Marks(self.scope)
 
     def split(self, status):
         return orders.split(status, self.scope, self.owner, self.reason)
@@ -174,7 +180,7 @@ class Order:
         now = time.time()
         out = {"changed": changed, "ours": readiness.drain_text(ours, now) if ours else None,
                "others": [readiness.drain_text(o, now) for o in others],
-               "left": [], "waited": round(time.monotonic() - self.begun, 1),
+               "left": [], "marked": self.marks.by_peer(), "waited": round(time.monotonic() - self.begun, 1),
                "diff": {"before": drains_text(before), "after": drains_text(status)}}
         out.update(more)
         return out
@@ -229,10 +235,12 @@ def await_left(o, status):
     """The last status, and what is left; of an edged that does not answer for a moment
     that of before."""
     left, silent = orders.left(status, o.scope), None
+    o.marks.look(status)
     while (left or silent) and o.pause():
         try:
             status, silent = o.client.status(), None
             left = orders.left(status, o.scope)
+            o.marks.look(status)
             if o.split(status)[0] is None:
                 return status, left + ["our order is gone: it has ended, or somebody took it back"]
         except edged.EdgedError as err:
