@@ -1,13 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judges what is seen of a box that is to come back in another version. Pure."""
+"""Orders a box into another version, and judges what is seen of it until it is there,
+or is not. All is seen from the controller: of a box that goes down in the middle of a
+sentence no answer is an answer."""
 
 from __future__ import annotations
+
+import time
 
 from ansible_collections.catchment.edge.plugins.module_utils import upgrade
 
 # How long a box that has come back in another version has to say why, in seconds: its
 # checks write that down some seconds after ssh answers.
 SAYS_WHY = 60
+RETRY = 3  # seconds between two tries to reach the box
+TELL = 60  # seconds between two lines for who waits
+_LOOK = ("kind", "keep", "socket", "image_dir")
+
+
+class Drive:
+    """call runs the module with arguments; of a box that is not reached the answer is
+    that. reset has the next call use a new connection, tell says how far it is."""
+
+    def __init__(self, call, reset, tell, sleep=time.sleep, clock=time.monotonic):
+        self.call, self.reset, self.tell, self.sleep, self.clock = call, reset, tell, sleep, clock
+
+    def run(self, args, wait):
+        look = {key: args[key] for key in _LOOK if key in args}
+        before = self.call(look)
+        if before.get("failed") or before.get("unreachable"):
+            return before
+        was, begun = before["facts"]["running"], self.clock()
+        version = args.get("version") or before["facts"]["previous"] or ""
+        answer = self.call(dict(args, version=version))
+        if _final(answer, args["kind"]):
+            return answer
+        watch = Watch(before["facts"], version, begun + wait)
+        why = self._await(look, watch)
+        out = {"changed": was != version, "facts": watch.last, "version": version, "waited": round(self.clock() - begun, 1),
+               "diff": {"before": f"running: {was}\n", "after": f"running: {watch.last['running']}\n"}}
+        return dict(out, failed=True, msg=why) if why else out
+
+    def _await(self, look, watch):
+        told = self.clock()
+        while True:
+            self.reset()
+            why = watch.judge(_seen(self.call(look)), self.clock())
+            if why is not None:
+                return why
+            if self.clock() - told > TELL:
+                told = self.clock()
+                self.tell(watch.state)
+            self.sleep(RETRY)
+
+
+def _final(answer, kind):
+    """Whether the box has said how it ended. One that goes down says nothing any more, and
+    Ansible makes a failed module of that."""
+    if answer.get("asked"):
+        return bool(answer.get("failed")) or kind == "deb"
+    return "Traceback" in str(answer.get("module_stderr", "")) + str(answer.get("exception", ""))
+
+
+def _seen(answer):
+    """The facts, or why there are none."""
+    if answer.get("failed") or answer.get("unreachable") or "facts" not in answer:
+        return str(answer.get("msg") or "no reason is known")
+    return answer["facts"]
 
 
 class Watch:
@@ -39,7 +97,8 @@ class Watch:
             self.state = f"{self.version} runs, and is not good: {'; '.join(seen['why_not_good'])}"
             return "" if seen["good"] else None
         if seen["boot_id"] == self.before["boot_id"]:
-            self.state = f"it has not rebooted yet, and {seen['running']} runs"
+            still = "; ".join(seen["why_not_good"]) if seen["kind"] == "deb" else f"it has not rebooted yet, and {seen['running']} runs"
+            self.state = still or f"{seen['running']} still runs"
             return None
         # It has rebooted into another version: that is final, but for the reason.
         self.state = f"it runs {seen['running']}"
