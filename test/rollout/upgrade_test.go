@@ -2,11 +2,14 @@ package rollout
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +32,7 @@ func TestUpgradeRole(t *testing.T) {
 		{"the role tells what there is", tellsFirst, false},
 		{"a wrong package is refused", refusesPackages, false},
 		{"the version is put in store everywhere", stages, false},
+		{"the package comes by URL", stagesByURL, true},
 		{"a node on the air is refused", refusesAnnounced, false},
 		{"a drained node is upgraded", upgradesDrained, false},
 		{"a daemon that does not start is told, and repaired", tellsBroken, true},
@@ -237,6 +241,50 @@ func stages(ctx context.Context, t *testing.T, f *fleet) error {
 		}))
 	})
 }
+
+// stagesByURL: the node fetches it itself; what is not of the sum is not kept.
+func stagesByURL(ctx context.Context, _ *testing.T, f *fleet) error {
+	n := f.last()
+	deb, err := os.ReadFile(f.debs[newVersion])
+	if err != nil {
+		return fmt.Errorf("read package: %w", err)
+	}
+	out, err := f.operator.Run(ctx, "ip", "-4", "-o", "addr", "show", "scope", "global")
+	addr := addrOf.FindStringSubmatch(string(out))
+	if err != nil || addr == nil {
+		return fmt.Errorf("the operator has no address: %q, %v", out, err)
+	}
+	ln, err := f.operator.Listen("tcp", addr[1]+":0")
+	if err != nil {
+		return fmt.Errorf("serve packages: %w", err)
+	}
+	server := &http.Server{Handler: http.FileServer(http.Dir(filepath.Dir(f.debs[newVersion])))}
+	defer server.Close()
+	go server.Serve(ln)
+	kept := "/var/cache/catchment-edge/" + filepath.Base(f.debs[newVersion])
+	extra := vars{
+		"edge_upgrade_version": newVersion, "edge_upgrade_package": fmt.Sprintf("http://%s/%s", ln.Addr(), filepath.Base(kept)),
+		"edge_upgrade_package_checksum": fmt.Sprintf("sha256:%064x", 0),
+	}
+	if err := f.roleRefuses(ctx, "stage", n, "did not match", extra); err != nil {
+		return err
+	}
+	if _, err := n.run(ctx, "rm", kept); err != nil {
+		return err
+	}
+	extra["edge_upgrade_package_checksum"] = fmt.Sprintf("sha256:%x", sha256.Sum256(deb))
+	if got, err := f.roleWell(ctx, "stage", n.Name(), extra); err != nil || len(got.changes) == 0 {
+		return fmt.Errorf("it changes %v, %w", got.changes, err)
+	}
+	if got, err := f.roleWell(ctx, "stage", n.Name(), extra); err != nil || len(got.changes) > 0 {
+		return fmt.Errorf("a second run changes %v, %w", got.changes, err)
+	}
+	_, err = n.run(ctx, "ls", kept)
+	return err
+}
+
+// addrOf finds an address in what ip says.
+var addrOf = regexp.MustCompile(`inet ([0-9.]+)/`)
 
 func refusesAnnounced(ctx context.Context, _ *testing.T, f *fleet) error {
 	starts, err := f.last().starts(ctx)

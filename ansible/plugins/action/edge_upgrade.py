@@ -34,7 +34,6 @@ class ActionModule(ActionBase):
             result.update(Drive(self._seen, self._reset, self._tell).run(args, wait))
         else:
             result.update(self._call(args))
-        result.pop("asked", None)
         return result
 
     def _call(self, args):

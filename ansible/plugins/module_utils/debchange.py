@@ -107,7 +107,7 @@ class Change:
         while True:
             rc, out, err = self.box.run(args, environ_update={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"})
             # Another dpkg is at it, such as unattended-upgrades: it ends.
-            if rc == 0 or "lock" not in err or not self._time():
+            if rc == 0 or "locked by another process" not in err or not self._time():
                 break
         if rc != 0:
             last = " ".join((err or out).split())[-600:]

@@ -79,7 +79,7 @@ def _configuration(box, path, version):
         if not box.configured():
             return
         try:
-            rc, out, err = box.run([program, "check", box.config])
+            rc, out, err = box.run([program, "check", box.config], handle_exceptions=False)
         except OSError as problem:
             rc, out, err = 126, "", str(problem)
         if rc in (126, 127):

@@ -55,10 +55,12 @@ class Drive:
 
 def _final(answer, kind):
     """Whether the box has said how it ended. One that goes down says nothing any more, and
-    Ansible makes a failed module of that."""
-    if answer.get("asked"):
-        return bool(answer.get("failed")) or kind == "deb"
-    return "Traceback" in str(answer.get("module_stderr", "")) + str(answer.get("exception", ""))
+    Ansible makes a failed module of that, with what it has written so far."""
+    if answer.get("unreachable"):
+        return False
+    if "module_stdout" in answer or "module_stderr" in answer:
+        return "Traceback" in str(answer.get("module_stderr", "")) + str(answer.get("module_stdout", ""))
+    return bool(answer.get("failed")) or kind == "deb"
 
 
 def _seen(answer):

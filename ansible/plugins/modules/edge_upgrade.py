@@ -181,19 +181,19 @@ def main():
         wait = durations.seconds(p["wait"], "wait")
         before = box.facts()
     except (Refused, ValueError, OSError) as err:
-        module.fail_json(msg=str(err), asked=True, version=p["version"])
+        module.fail_json(msg=str(err), version=p["version"])
     if p["state"] == "looked":
-        module.exit_json(changed=False, asked=True, facts=before, version=p["version"])
+        module.exit_json(changed=False, facts=before, version=p["version"])
     version = p["version"] or before["previous"]
     if not version:
-        module.fail_json(msg="there is no version to go back to on this box. Nothing was changed", asked=True, facts=before, version=None)
+        module.fail_json(msg="there is no version to go back to on this box. Nothing was changed", facts=before, version=None)
     try:
         changed = on_image(module, box, version) if image else on_deb(module, box, version, wait)
         after = box.facts()
     except (Refused, OSError) as err:
         after = look_again(box, before)
-        module.fail_json(msg=str(err), asked=True, facts=after, version=version, changed=moved(before, after))
-    module.exit_json(changed=changed, asked=True, facts=after, version=version, diff=diff(p["state"], before, after, version, changed))
+        module.fail_json(msg=str(err), facts=after, version=version, changed=moved(before, after))
+    module.exit_json(changed=changed, facts=after, version=version, diff=diff(p["state"], before, after, version, changed))
 
 
 def look_again(box, before):

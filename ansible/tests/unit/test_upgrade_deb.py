@@ -38,12 +38,14 @@ class System:
         self.package, self.status, self.want = version, "installed", "install"
         self.runs = dict.fromkeys(DAEMONS, version)
         self.wanted = set(DAEMONS)
-        self.orders, self.breaks, self.locked, self.also, self.refuses = [], {}, 0, "", ""
+        self.orders, self.breaks, self.locked, self.also, self.refuses, self.noexec = [], {}, 0, "", "", False
         self.client = Edged()
 
-    def run(self, args, environ_update=None):
+    def run(self, args, environ_update=None, handle_exceptions=True):
         name = os.path.basename(args[0])
         if name == "edgectl.new":
+            if self.noexec and not handle_exceptions:
+                raise PermissionError(13, "Permission denied")
             return (1, self.refuses, "") if self.refuses else (0, "", "")
         return getattr(self, "do_" + name.replace("-", "_"))(args)
 
@@ -153,6 +155,8 @@ class DebTest(unittest.TestCase):
         self.refused("held on this box", self.change().stage, self.brought(), 3, False)
         self.system.want, self.system.refuses = "install", "edge.yaml:3:1: no such key"
         self.refused("1.3.0 refuses .*edge.yaml:3:1: no such key", self.change().stage, self.brought(), 3, False)
+        self.system.noexec = True
+        self.refused("edgectl of 1.3.0 cannot be run: .*Permission denied", self.change().stage, self.brought(), 3, False)
         self.refused("is not on this box", self.change().stage, "", 3, False)
         self.assertEqual(os.listdir(self.box.keep), ["catchment-edge_1.2.0_amd64.deb"])
 

@@ -13,11 +13,11 @@ def facts(running, boot="one", kind="image", **more):
 
 
 def looked(*args, **more):
-    return {"asked": True, "changed": False, "facts": facts(*args, **more)}
+    return {"changed": False, "facts": facts(*args, **more)}
 
 
 # What Ansible makes of a module that was killed with the box.
-CUT = {"failed": True, "msg": "MODULE FAILURE\nSee stdout/stderr for the exact error", "module_stderr": "Terminated", "rc": 143}
+CUT = {"failed": True, "msg": "MODULE FAILURE\nSee stdout/stderr for the exact error", "module_stdout": "", "module_stderr": "Terminated", "rc": 143}
 
 
 def gone(why):
@@ -53,9 +53,9 @@ class DriveTest(unittest.TestCase):
                 self.assertEqual(out["diff"], {"before": "running: 1.2.0\n", "after": "running: 1.3.0\n"})
 
     def test_what_is_refused_ends_it(self):
-        out = self.run_with([looked("1.2.0"), {"asked": True, "failed": True, "msg": "this node is not drained"}])
+        out = self.run_with([looked("1.2.0"), {"failed": True, "msg": "this node is not drained"}])
         self.assertEqual((out["msg"], self.asked), ("this node is not drained", ["looked", "applied"]))
-        out = self.run_with([{"asked": True, "failed": True, "msg": "no appliance"}])
+        out = self.run_with([{"failed": True, "msg": "no appliance"}])
         self.assertEqual(out["msg"], "no appliance")
         crash = {"failed": True, "msg": "MODULE FAILURE", "module_stderr": "Traceback (most recent call last):"}
         self.assertIs(self.run_with([looked("1.2.0"), crash])["failed"], True)
