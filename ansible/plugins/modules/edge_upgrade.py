@@ -117,6 +117,8 @@ waited:
   returned: if it was
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.catchment.edge.plugins.module_utils import appliance, debbox, debchange, durations, edged, imagebox
@@ -174,6 +176,8 @@ def main():
         required_if=[("state", "staged", ["version"]), ("state", "applied", ["version"])],
         supports_check_mode=True,
     )
+    if os.geteuid() != 0:
+        module.fail_json(msg="the versions of a box are root's to see and to change: log in as root, or set become: true")
     p, client = module.params, edged.Client(module.params["socket"])
     image = p["kind"] == "image"
     box = imagebox.Box(module.run_command, client, p["image_dir"]) if image else debbox.Box(module.run_command, client, p["keep"])
