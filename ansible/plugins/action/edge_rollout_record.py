@@ -88,15 +88,11 @@ class ActionModule(ControllerAction):
         for name in args.get("lost") or []:
             if (run["nodes"].get(name) or {}).get("phase") != "failed":
                 rollout_run.note(run, name, time.time(), "failed", LOST)
-        for key in ("batches", "left_out", "told"):
+        for key in ("left_out", "told"):
             if args.get(key) is not None:
                 run[key] = args[key]
-        for name in args.get("finished") or []:
-            if (run["nodes"].get(name) or {}).get("phase") != "done":
-                rollout_run.note(run, name, time.time(), "done")
-        for b in args.get("batches") or []:
-            for name in b["nodes"]:
-                rollout_run.note(run, name, time.time(), "waiting", batch=b["name"])
+        if args.get("batches") is not None:
+            rollout_run.plan(run, args["batches"], args.get("finished") or [], time.time())
         self._write(run)
         return {"failures": rollout_run.failed(run)}
 

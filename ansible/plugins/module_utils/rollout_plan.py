@@ -31,6 +31,7 @@ class Node:
         self.name, self.look, self.facts = name, look or {}, facts or {}
         self.reached = "healthy" in self.look
         self.running = self.facts.get("running")
+        self.good = bool(self.facts.get("good", True))
         self.ready = bool(self.look.get("ready"))
 
     def orders(self, owner):
@@ -65,7 +66,8 @@ def make(fleet, looks, facts, loads, wish):
     out = {"batches": [], "done": [], "left_out": {}, "refused": [], "told": [], "targets": {}, "load": None}
     _unknown(fleet, nodes, wish, out)
     todo = [n for n in nodes.values() if _sort(n, wish, out)]
-    view = rollout_rules.Fleet(fleet, {n: v.look for n, v in nodes.items() if v.reached}, loads, set(out["left_out"]) | _absent(fleet, nodes))
+    view = rollout_rules.Fleet(fleet, {n: v.look for n, v in nodes.items() if v.reached}, loads,
+                               set(out["left_out"]) | _absent(fleet, nodes), coming=[n.name for n in todo if n.orders(wish.owner)[0]])
     for n in nodes.values():
         view.add_site_of(n.name, n.look.get("site"))
     out["load"] = view.demand()
@@ -117,11 +119,11 @@ def _sort(node, wish, out):
 def _target(node, wish, out):
     target = wish.version
     if wish.back:
-        target = node.facts.get("previous") if node.running == wish.version else node.running
+        target = node.running if node.running not in (None, wish.version) else node.facts.get("previous")
         if not target:
             out["refused"].append(f"{node.name}: there is no version to go back to on it: take an older one there with the playbook rollout")
             return False
-    elif node.running is None:
+    elif node.running is None and not node.orders(wish.owner)[0] and not wish.allow_unhealthy:
         out["refused"].append(f"{node.name}: it is not known which version it runs: {'; '.join(node.facts.get('why_not_good') or []) or 'edge_upgrade has not told'}")
         return False
     refused = (node.facts.get("refused") or {}).get(target)
@@ -133,7 +135,9 @@ def _target(node, wish, out):
 
 
 def _is_done(node, wish):
-    return node.running is not None and (node.running != wish.version if wish.back else node.running == wish.version)
+    if wish.back or node.running is None:
+        return node.running is not None and node.running != wish.version
+    return node.running == wish.version and node.good
 
 
 def _not_well(node, wish):
@@ -237,7 +241,7 @@ def gate(fleet, looks, loads, batch, failed, left_out, budget, owner, allow_unhe
         bad = [f"{n}: {why}" for n, why in bad if why]
         if bad:
             return "the fleet is not well, and nobody else is drained: " + "; ".join(bad)
-    out = set(failed) | set(left_out)
+    out = set(failed) | set(left_out) | {n for n, look in looks.items() if "healthy" not in look}
     view = rollout_rules.Fleet(fleet, {n: v for n, v in looks.items() if "healthy" in v and n not in out}, loads, out)
     for n, look in looks.items():
         view.add_site_of(n, look.get("site"))

@@ -14,15 +14,17 @@ class Fleet:
 
     fleet is edge_fleet of the inventory, looks the answer of edge_status by node,
     loads requests a second by node, out the nodes that are off the air for other
-    reasons and stay so (failed, left out, not reached).
+    reasons and stay so (failed, left out, not reached), coming those that are back before
+    the batch begins.
     """
 
-    def __init__(self, fleet, looks, loads=None, out=()):
+    def __init__(self, fleet, looks, loads=None, out=(), coming=()):
         self.sites = {s["name"]: list(s.get("nodes") or []) for s in fleet.get("sites") or []}
         self.capacity = {s["name"]: float(s.get("capacity") or 0) for s in fleet.get("sites") or []}
         self.site_of = {n: s for s, nodes in self.sites.items() for n in nodes}
         self.max_planned = max(1, int((fleet.get("guard") or {}).get("max_planned") or 1))
         self.looks, self.loads, self.out = looks, dict(loads or {}), set(out)
+        self.coming = set(coming)
         self.floors = _floors(fleet, looks)
 
     def add_site_of(self, node, site):
@@ -55,7 +57,7 @@ class Fleet:
         look = self.looks.get(node)
         if look is None or not look.get("decisions"):
             return look is None  # it is not in this run: what others hear of it has been judged
-        return any(d.get("prefix") == prefix and d.get("on_air") and not d.get("elsewhere") for d in look["decisions"])
+        return any(d.get("prefix") == prefix and (d.get("on_air") or node in self.coming) and not d.get("elsewhere") for d in look["decisions"])
 
     def left(self, gone):
         """Capacity that stays, by site. A site with half of its nodes has half of it."""

@@ -83,13 +83,31 @@ def note(run, name, now, phase=None, reason=None, **more):
         # A node that fails keeps how far it was: by that it is known what is left to do.
         if phase == "failed" and node["phase"] != "failed":
             node["was"] = node["phase"]
-        node.update(phase=phase, since=durations.stamp(now))
-        if phase == "done":
-            node["reason"] = None
+        if phase == "waiting":
+            node.update(told=None)
+        if phase in ("waiting", "done"):
+            node.update(reason=None, was=None)
+        if phase == "done" and node["phase"] == "soaking":
             run["got"].setdefault(more.get("version") or run["version"], {})[name] = durations.stamp(now)
-    if reason is not None:
+        node.update(phase=phase, since=durations.stamp(now))
+    if reason:
         node["reason"] = " ".join(str(reason).split())[:MAX_REASON]
-    node.update({k: v for k, v in more.items() if v is not None})
+    if more.get("told"):
+        more["told"] = "; ".join(t for t in (node.get("told"), more["told"]) if t)
+    node.update({k: v for k, v in more.items() if v})
+
+
+def plan(run, batches, finished, now):
+    """Note a plan: what an earlier run has noted of nodes that are not in it is over."""
+    names = [n for b in batches for n in b["nodes"]]
+    run["batches"], old = batches, run["nodes"]
+    run["nodes"] = {n: old[n] for n in old if n in finished or n in names}
+    for n in finished:
+        if (old.get(n) or {}).get("phase") != "done":
+            note(run, n, now, "done", batch="before")
+    for b in batches:
+        for n in b["nodes"]:
+            note(run, n, now, "waiting", batch=b["name"])
 
 
 def newest(run, version):
