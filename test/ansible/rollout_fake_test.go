@@ -230,6 +230,9 @@ func (w *world) inventory(path, dir string) error {
 	for i, s := range sites {
 		sites[i] = map[string]any{"name": s, "capacity": 1000, "nodes": bySite[s.(string)]}
 	}
+	// One that nobody can reach.
+	hosts["d1"] = map[string]any{"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+	sites = append(sites, map[string]any{"name": "d", "capacity": 1000, "nodes": []string{"d1"}})
 	fleet := map[string]any{"sites": sites, "prefixes": []any{map[string]any{"prefix": prefix, "min_sites": 1}}, "guard": map[string]any{"max_planned": 1}}
 	text, err := json.Marshal(map[string]any{"all": map[string]any{"children": map[string]any{"edge": map[string]any{
 		"hosts": hosts, "vars": map[string]any{
