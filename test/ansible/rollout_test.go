@@ -183,6 +183,8 @@ func TestRollout(t *testing.T) {
 			must(t, syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL))
 			p.wait()
 			must(t, os.Remove(r.node("c1").file("hang")))
+			// One that is refused has not forgotten what the first was about.
+			r.wants(false, "rollout", to("9.9.9", "-e", "rollout_owner=mallory"), "c1: it is drained by another: rollout ")
 			if r.node("b1").drained() != "" || r.node("c1").drained() == "" {
 				t.Fatalf("b1 is drained by %q, c1 by %q", r.node("b1").drained(), r.node("c1").drained())
 			}

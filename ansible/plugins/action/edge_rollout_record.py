@@ -19,7 +19,7 @@ LOST = "it could not be reached any more, or a task failed in a way that was not
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = ("state", "folder", "version", "back", "owner", "nodes", "answer", "lost", "finished", "batches", "left_out", "told", "stop", "staged", "report")
+    OPTIONS = ("state", "folder", "version", "back", "owner", "nodes", "answer", "lost", "held", "finished", "batches", "left_out", "told", "stop", "staged", "report")
 
     def decide(self, args):
         self.folder = str(args.get("folder") or "")
@@ -66,14 +66,21 @@ class ActionModule(ControllerAction):
         os.rename(self.path + ".new", self.path)
 
     def _begin(self, args, before):
-        if before and before.get("state") == "running" and rollout_run.alive(before) and before["process"]["pid"] not in rollout_run.above(os.getpid()):
+        if self._goes_on(before):
             raise Refused(f"{self._what(before)} runs already, as process {before['process']['pid']} since {before.get('begun')}: wait for it, or end it with Ctrl-C there")
+        before = rollout_run.standing(before)
         owner = " ".join(str(args.get("owner") or (before or {}).get("owner") or _owner()).split())
         # The worker that runs this is a child of ansible-playbook.
         who = dict(rollout_run.process(os.getppid()), host=os.uname().nodename)
-        run = rollout_run.begin(before or {}, str(args["version"]), flag(args.get("back", False)), owner, who, time.time())
+        run = rollout_run.begin(before, str(args["version"]), flag(args.get("back", False)), owner, who, time.time())
         self._write(run)
         return {"folder": os.path.abspath(self.folder), "owner": owner, "resumed": run["resumed"], "newest": rollout_run.newest(run, run["version"]), "guarded": os.environ.get("CATCHMENT_ROLLOUT_GUARD") == str(os.getppid())}
+
+    @staticmethod
+    def _goes_on(run):
+        """Whether another run is under way. One that releases what its own run holds is a
+        child of that."""
+        return bool(run) and run.get("state") == "running" and rollout_run.alive(run) and run["process"]["pid"] not in rollout_run.above(os.getpid())
 
     @staticmethod
     def _what(run):
@@ -88,6 +95,8 @@ class ActionModule(ControllerAction):
         for name in args.get("lost") or []:
             if (run["nodes"].get(name) or {}).get("phase") != "failed":
                 rollout_run.note(run, name, time.time(), "failed", LOST)
+        if flag(args.get("held", False)):
+            run.update(held=True, before=None)
         for key in ("left_out", "told"):
             if args.get(key) is not None:
                 run[key] = args[key]
@@ -98,10 +107,11 @@ class ActionModule(ControllerAction):
 
     def _running(self, run):
         if self._task.check_mode:  # what an earlier run has noted says nothing of this one
-            return rollout_run.begin({}, "", False, "", {}, time.time())
+            return rollout_run.begin(None, "", False, "", {}, time.time())
         if run is None:
             raise Refused(f"{self.path} is gone: somebody has removed it while this runs")
-        return run
+        # Whoever releases means the last that held anything, not one that was refused.
+        return run if rollout_run.alive(run) else rollout_run.standing(run) or run
 
     def _end(self, args, run):
         run = self._running(run)
@@ -122,10 +132,9 @@ class ActionModule(ControllerAction):
         return {"files": files, "failures": failed, "good": good, "text": rollout_text.told(run, files)}
 
     def _show(self, args, run):
-        run = run or {}
-        mine = bool(run) and run.get("state") == "running" and rollout_run.alive(run) and run["process"]["pid"] in rollout_run.above(os.getpid())
-        return {"run": run, "alive": bool(run) and run.get("state") == "running" and rollout_run.alive(run) and not mine,
-                "idle_drains": rollout_run.idle_drains(run), "owner": run.get("owner") or ""}
+        alive = self._goes_on(run)
+        run = (run if rollout_run.alive(run) else rollout_run.standing(run)) or {}
+        return {"run": run, "alive": alive, "idle_drains": rollout_run.idle_drains(run), "owner": run.get("owner") or ""}
 
 
 def _owner():

@@ -63,14 +63,24 @@ def above(pid):
     return out
 
 
+def standing(run):
+    """The last run that held anything. One that was refused before, by its plan or the
+    lock of another, must not have the one forgotten that was cut in the middle."""
+    while run and not run.get("held"):
+        run = run.get("before")
+    return run or None
+
+
 def begin(before, version, back, owner, who, now):
-    """The record of a new run. What an earlier one of the same aim has noted stays."""
+    """The record of a new run. before is the last one that stands: what it has noted of
+    the same aim stays."""
+    before = before or {}
     same = before.get("version") == version and bool(before.get("back")) == back
     nodes = {n: dict(v) for n, v in (before.get("nodes") or {}).items()} if same else {}
     return {
         "owner": owner, "version": version, "back": back, "state": "running", "process": who, "begun": durations.stamp(now),
         "ended": None, "outcome": None, "stop": None, "left_out": {}, "told": [], "batches": [], "nodes": nodes, "resumed": same and before.get("state") != "ended",
-        "got": dict(before.get("got") or {}),
+        "got": dict(before.get("got") or {}), "held": False, "before": before or None,
     }
 
 

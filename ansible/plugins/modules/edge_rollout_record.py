@@ -46,6 +46,11 @@ options:
     type: list
     elements: str
     default: []
+  held:
+    description: >-
+      Whether the locks are held now. A run that is refused before leaves the record of the last one that held them as it was. For C(noted).
+    type: bool
+    default: false
   finished:
     description: Nodes that were found done. For C(noted).
     type: list

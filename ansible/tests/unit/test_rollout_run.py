@@ -15,6 +15,7 @@ BATCHES = [{"name": "canary", "nodes": ["a1"], "soak": "canary"}, {"name": "wave
 def begun(before=None, version="2.0.0", back=False):
     run = rollout_run.begin(before or {}, version, back, "one", {}, 1000.0)
     rollout_run.plan(run, BATCHES, [], 1000.0)
+    run.update(held=True, before=None)
     return run
 
 
@@ -60,6 +61,14 @@ class Record(unittest.TestCase):
         self.assertFalse(again["nodes"]["b1"].get("was") or again["nodes"]["b1"].get("told"))
         # Of another aim nothing is carried over but who got what.
         self.assertEqual(rollout_run.begin(run, "3.0.0", False, "one", {}, 2000.0)["nodes"], {})
+
+    def test_one_that_is_refused_has_nothing_forgotten(self):
+        run = begun()
+        for who in ("two", "three"):
+            last = rollout_run.begin(rollout_run.standing(run), "9.9.9", False, who, {}, 2000.0)
+            self.assertIs(rollout_run.standing(last), run)
+        self.assertIsNone(rollout_run.standing(rollout_run.begin(None, "9.9.9", False, "two", {}, 2000.0)))
+        self.assertIsNone(rollout_run.standing(None))
 
     def test_newest(self):
         run = begun()
