@@ -137,6 +137,11 @@ class Order(unittest.TestCase):
         out = make(two, {"a1": look("a", drain=f"rollout {OWNER}: upgrade to 2.0.0")})
         self.assertEqual(self.batches(out), [("resume", "a1"), ("one of each site", "b1")])
 
+    def test_a_version_that_is_not_good_is_not_done(self):
+        out = make(fleet(NINE), {}, {n: facts("2.0.0") for n in ("a1", "b1")} | {"b1": facts("2.0.0", good=False)})
+        self.assertEqual(out["done"], ["a1"])
+        self.assertEqual(out["targets"]["b1"], "2.0.0")
+
     def test_waves_are_those_of_serial(self):
         self.assertEqual(rollout_plan.sizes(["20%", "50%", "100%"], 10), [2, 5, 3])
         self.assertEqual(rollout_plan.sizes([1, 5, "20%"], 20), [1, 5, 4, 4, 4, 2])
