@@ -52,7 +52,8 @@ class CallbackModule(CallbackBase):
 
     def _terminated(self, number, _frame):
         if os.getpid() == self.pid:
-            raise KeyboardInterrupt
+            os.kill(self.pid, signal.SIGINT)  # what Ansible ends by in good order
+            return
         # A worker of Ansible has inherited this, and is to end as ever.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -66,7 +67,8 @@ class CallbackModule(CallbackBase):
         self._display.display("The run was cut: what it holds is released. A second Ctrl-C leaves it to end by itself.")
         env = {k: v for k, v in os.environ.items() if k != GUARD}
         try:
-            code = subprocess.run([sys.executable] + command, env=env, check=False).returncode
+            # Named, since Ansible 2.19 has it that no child inherits them.
+            code = subprocess.run([sys.executable] + command, env=env, check=False, stdin=0, stdout=1, stderr=2).returncode
         except (OSError, KeyboardInterrupt) as err:
             code = f"{type(err).__name__} {err}"
         if code != 0:
