@@ -56,7 +56,7 @@ def by_chance(r):
 class Chance(unittest.TestCase):
     def test_no_batch_breaks_a_rule_and_each_node_comes_once(self):
         planned = refused = together = 0
-        for seed in range(3000):
+        for seed in range(1000):
             f, looks, known, loads = by_chance(random.Random(seed))
             out = make(f, looks, known, loads)
             named = [n for b in out["batches"] for n in b["nodes"]]
@@ -72,7 +72,7 @@ class Chance(unittest.TestCase):
                     together += len(b["nodes"]) > 1
                     self.keeps(f, looks, loads, b["nodes"], seed)
         # Else this shows nothing.
-        self.assertGreater(min(planned, refused, together), 300)
+        self.assertGreater(min(planned, refused, together), 100)
 
     def keeps(self, f, looks, loads, batch, seed):
         """The rules, told in another way than the code has them."""
