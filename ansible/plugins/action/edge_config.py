@@ -17,7 +17,7 @@ from ansible_collections.catchment.edge.plugins.module_utils import fleet as cor
 
 MODULE = "catchment.edge.edge_config"
 # What is for the box as it stands.
-PASSED = ("state", "kind", "confirm_within", "settle", "restart_proxy", "edgectl")
+PASSED = ("state", "kind", "confirm_within", "settle", "restart_proxy", "other_gossip_keys", "edgectl")
 OWN = ("config", "secrets", "files", "socket", "confirm", "skip_unreachable")
 MARGIN = 10  # seconds before the box takes the change back
 RETRY = 2  # seconds between two tries to reach it

@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 
-from ansible_collections.catchment.edge.plugins.module_utils import boxconfig
+from ansible_collections.catchment.edge.plugins.module_utils import boxconfig, gossipkeys
 from ansible_collections.catchment.edge.plugins.module_utils.boxconfig import Refused
 from ansible_collections.catchment.edge.plugins.module_utils.edgectl import Failed, established, lost
 
@@ -30,9 +30,9 @@ class Order:
 
 
 class Job:
-    def __init__(self, module, ctl, order, kind=None, restart_proxy=False):
+    def __init__(self, module, ctl, order, kind=None, restart_proxy=False, other_gossip_keys=False):
         self.module, self.ctl, self.order = module, ctl, order
-        self.restart_proxy = restart_proxy
+        self.restart_proxy, self.other_gossip_keys = restart_proxy, other_gossip_keys
         self.image = boxconfig.is_image()
         self.kind = kind
         self.now, self.to_be, self.differs = {}, {}, []
@@ -44,6 +44,7 @@ class Job:
         self._refuse_missing()
         self._judge()
         self._refuse_pending()
+        self._refuse_deaf()
         old = boxconfig.read(self._at("edge.yaml"))
         keys = self._keys(old)
         if old is not None:
@@ -133,6 +134,20 @@ class Job:
                 "edgectl config confirm or edgectl config revert on the box, or wait"
             )
 
+    def _refuse_deaf(self):
+        """The keys of the gossip are changed on all boxes in steps, by the playbook
+        rotate_keys. A file that is new to this box alone cuts it off from the others."""
+        name = name_of(self._path_of("fleet.guard.key_file"))
+        if self.ctl is None or self.other_gossip_keys or name not in [n for n, what in self.differs if what == "changed"]:
+            return
+        why = gossipkeys.why_deaf(self.ctl.status(), self.to_be[name])
+        if why:
+            raise Refused(f"/etc/edge/{name} is not changed, and nothing else: {why}. To cut this box off all the same: edge_config_other_gossip_keys=true")
+
+    def _path_of(self, key):
+        """The path that edge.yaml names by a key, or nothing."""
+        return next((path for path, named in self.order.wanted.items() if named == key), "")
+
     def _refuse_restart(self, old, takes):
         """Refuses, before any box is changed, what edged would refuse of each."""
         if self.restart_proxy:
@@ -219,8 +234,7 @@ class Job:
 
     def _seed(self, answer):
         """edged reads the ring's seed at its start only. Its restart withdraws nothing."""
-        path = next((p for p, key in self.order.wanted.items() if key == "fleet.ring_seed_file"), "")
-        if name_of(path) not in [name for name, what in self.differs if what == "changed"]:
+        if name_of(self._path_of("fleet.ring_seed_file")) not in [name for name, what in self.differs if what == "changed"]:
             return
         rc, _, err = self.module.run_command(["systemctl", "try-restart", "edged.service"])
         note = "edged was restarted for the new seed of the ring: every node needs the same"

@@ -61,6 +61,12 @@ options:
     description: Make a change that needs a restart of edgeproxy, which takes no connections meanwhile. Drain the box first.
     type: bool
     default: false
+  other_gossip_keys:
+    description:
+      - Take a file of gossip keys with which the box and the others, which hear each other now, would not any more. Without it
+        such a file is refused, since it is likely an old one; keys are changed by the playbook C(catchment.edge.rotate_keys).
+    type: bool
+    default: false
   edgectl:
     description: The program.
     type: str
@@ -171,6 +177,7 @@ ARGUMENTS = dict(
     confirm_within=dict(type="int", default=120),
     settle=dict(type="int", default=45),
     restart_proxy=dict(type="bool", default=False),
+    other_gossip_keys=dict(type="bool", default=False),
     edgectl=dict(type="str", default="edgectl"),
     socket=dict(type="path", default="/run/edge/edged.sock"),
     # The contents are secrets, their names are not.
@@ -203,7 +210,7 @@ def main():
         if p["state"] == "confirmed":
             module.exit_json(**boxapply.confirm(ctl, p["peers"], p["settle"], check=module.check_mode))
         order = boxapply.Order(decoded(p["contents"]), p["access"], p["wanted"])
-        job = boxapply.Job(module, ctl, order, kind=p["kind"], restart_proxy=p["restart_proxy"])
+        job = boxapply.Job(module, ctl, order, kind=p["kind"], restart_proxy=p["restart_proxy"], other_gossip_keys=p["other_gossip_keys"])
         result = job.look()
         if p["state"] == "applied" and not module.check_mode and result["differs"]:
             result.update(job.apply(p["confirm_within"]))

@@ -206,6 +206,21 @@ class Jobs(unittest.TestCase):
         self.assertEqual(self.job(Judge()).look()["changes"], [])
         self.job(Judge(takes={"proxy": "node.run_dir"}), restart_proxy=True).look()
 
+    def test_other_gossip_keys(self):
+        """A file of gossip keys that cuts the box off is refused before anything is done."""
+        class Hears(Judge):
+            def status(self):
+                return {"node": "a1", "guard": {"keys": ["0a1b2c3d"], "fresh_ns": 9, "members": [{"node": "b1", "age_ns": 1}]}}
+
+        path = os.path.join(self.root, "secrets/gossip.key")
+        self.wanted[path] = "fleet.guard.key_file"
+        self.put("secrets/gossip.key", b"old\n")
+        contents = {"edge.yaml": b"node:\n  name: a1\n", "secrets/gossip.key": b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n", "secrets/ring.seed": b"s"}
+        with self.assertRaisesRegex(boxconfig.Refused, "secrets/gossip.key is not changed, and nothing else: .* hears 1 of 1 others"):
+            self.job(Hears(), contents).look()
+        self.assertIn("secrets/gossip.key", self.job(Hears(), contents, other_gossip_keys=True).look()["differs"])
+        self.assertIn("secrets/gossip.key", self.job(Judge(), contents).look()["differs"])  # edged does not run
+
     def test_a_refused_change_leaves_the_secrets(self):
         class Refuses(Judge):
             def call(self, *args):
