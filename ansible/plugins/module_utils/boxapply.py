@@ -97,6 +97,8 @@ class Job:
         for name, access in sorted(self.order.access.items()):
             if name not in known and boxconfig.access_differs(self._at(name), access):
                 self.differs.append((name, "access"))
+        known = {name for name, _ in self.differs}
+        self.differs += [(name, "written") for name in boxconfig.unapplied() if name in self.order.access and name not in known]
 
     def _refuse_missing(self):
         missing, replaced = [], {boxconfig.part(name) for name in self.to_be}
@@ -212,18 +214,21 @@ class Job:
         exchange = boxconfig.Exchange(boxconfig.ROOT)
         folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
         try:
-            for name, _ in self.differs:
-                if name in self.order.access:
-                    exchange.put(name, self.order.contents[name], self.order.access[name])
+            names = [name for name, _ in self.differs if name in self.order.access]
+            exchange.begin(names)
+            for name in names:
+                exchange.put(name, self.order.contents[name], self.order.access[name])
             answer = self._config_apply(os.path.join(folder, "edge.yaml"), within)
         except BaseException:
             if exchange.before:
                 exchange.back()
                 self._reload()
+            exchange.end()
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self._seed(answer)
+        exchange.end()
         return answer
 
     def _reload(self):
@@ -234,7 +239,7 @@ class Job:
 
     def _seed(self, answer):
         """edged reads the ring's seed at its start only. Its restart withdraws nothing."""
-        if name_of(self._path_of("fleet.ring_seed_file")) not in [name for name, what in self.differs if what == "changed"]:
+        if name_of(self._path_of("fleet.ring_seed_file")) not in [name for name, what in self.differs if what in ("changed", "written")]:
             return
         rc, _, err = self.module.run_command(["systemctl", "try-restart", "edged.service"])
         note = "edged was restarted for the new seed of the ring: every node needs the same"

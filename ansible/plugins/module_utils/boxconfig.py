@@ -15,6 +15,9 @@ ROOT = "/etc/edge"
 STORE = "/var/lib/edge-config/current"
 # Where role edge_keys leaves the private key that a box has made for itself.
 LOCAL = "/var/lib/edge-keys"
+# Which files of a plain Debian are written and perhaps not in force. A boot has all in
+# force, and no such file.
+UNAPPLIED = "/run/edge-config-unapplied"
 MAX_FILE = 8 << 20  # bytes, as edgectl takes them
 
 
@@ -92,7 +95,7 @@ def differences(now, to_be, replaces=True):
 
 def told(differs):
     """One line for each file but edge.yaml, which is shown itself."""
-    words = {"new": "is new", "changed": "has another content", "gone": "goes", "access": "gets its owner and mode"}
+    words = {"new": "is new", "changed": "has another content", "gone": "goes", "access": "gets its owner and mode", "written": "is written, and perhaps not in force"}
     return [f"{name} {words[what]}" for name, what in differs if name != "edge.yaml"]
 
 
@@ -131,11 +134,25 @@ def write(path, content, uid, gid, mode):
         raise
 
 
+def unapplied():
+    """The files that a run before this one has written and not seen in force."""
+    return [name for name in (read(UNAPPLIED) or b"").decode(errors="replace").split("\n") if name]
+
+
 class Exchange:
-    """Files that are replaced, with the way back as long as this process lives."""
+    """Files that are replaced, with the way back as long as this process lives, and a
+    note if it does not: a file that is right may be one that no daemon has read."""
 
     def __init__(self, root):
         self.root, self.before = root, []
+
+    def begin(self, names):
+        if names:
+            write(UNAPPLIED, "".join(name + "\n" for name in names).encode(), os.getuid(), os.getgid(), 0o600)
+
+    def end(self):
+        if os.path.exists(UNAPPLIED):
+            os.unlink(UNAPPLIED)
 
     def put(self, name, content, access):
         path = os.path.join(self.root, name)

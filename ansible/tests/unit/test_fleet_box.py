@@ -130,7 +130,7 @@ class Jobs(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = os.path.join(folder.name, "etc")
         os.mkdir(self.root)
-        for name, value in (("ROOT", self.root), ("LOCAL", os.path.join(folder.name, "keys"))):
+        for name, value in (("ROOT", self.root), ("LOCAL", os.path.join(folder.name, "keys")), ("UNAPPLIED", os.path.join(folder.name, "unapplied"))):
             self.addCleanup(setattr, boxconfig, name, getattr(boxconfig, name))
             setattr(boxconfig, name, value)
         self.wanted = {os.path.join(self.root, "secrets/ring.seed"): "fleet.ring_seed_file", os.path.join(self.root, "secrets/node.key"): "node.key_file"}
@@ -221,6 +221,36 @@ class Jobs(unittest.TestCase):
         self.assertIn("secrets/gossip.key", self.job(Hears(), contents, other_gossip_keys=True).look()["differs"])
         self.assertIn("secrets/gossip.key", self.job(Judge(), contents).look()["differs"])  # edged does not run
 
+    def test_killed_before_the_reload(self):
+        """A secret that is written and that no daemon has read is not done."""
+        class Killed(Judge):
+            def call(self, *args):
+                if args[:2] == ("config", "apply"):
+                    os._exit(9)
+                return super().call(*args)
+
+        text = b"node:\n  name: a1\n"
+        contents, self.wanted = {"edge.yaml": text, "secrets/tls.key": b"new"}, {}
+        self.SEED = dict(self.SEED, mode=0o640)
+
+        def job(ctl):
+            job = boxapply.Job(None, ctl, boxapply.Order(contents, {"secrets/tls.key": self.SEED}, self.wanted))
+            return job, job.look()["differs"]
+
+        self.put("secrets/tls.key", b"old")
+        pid = os.fork()
+        if pid == 0:
+            job(Killed())[0].apply(120)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 9)
+        self.assertEqual(boxconfig.read(os.path.join(self.root, "secrets/tls.key")), b"new")
+        ctl = Judge(config_hash=hashlib.sha256(text).hexdigest())
+        again, differs = job(ctl)
+        self.assertEqual(differs, ["secrets/tls.key"])
+        self.assertIn("secrets/tls.key is written, and perhaps not in force", str(again.look()["diff"]))
+        again.apply(120)
+        self.assertIn(("config", "apply"), ctl.calls)
+        self.assertEqual(job(ctl)[1], [])
+
     def test_a_refused_change_leaves_the_secrets(self):
         class Refuses(Judge):
             def call(self, *args):
@@ -236,6 +266,7 @@ class Jobs(unittest.TestCase):
             job.apply(120)
         self.assertEqual(boxconfig.read(os.path.join(self.root, "secrets/ring.seed")), b"before")
         self.assertEqual(ctl.calls[-1], ("reload",))
+        self.assertFalse(os.path.exists(boxconfig.UNAPPLIED))
 
 
 class OnDisk(unittest.TestCase):
