@@ -4,6 +4,9 @@ controller. A peer of a box is a router of fleet.yaml if both have the same name
 
 from __future__ import annotations
 
+import ipaddress
+import re
+
 from ansible_collections.catchment.edge.plugins.module_utils import files
 from ansible_collections.catchment.edge.plugins.module_utils.fleet_check import mappings
 
@@ -20,9 +23,46 @@ def prefixes(fleet):
     """What the boxes may announce: {"ipv4": [...], "ipv6": [...]}."""
     out = {"ipv4": [], "ipv6": []}
     for entry in mappings(fleet.fleet.get("prefixes")):
-        prefix = str(entry.get("prefix"))
+        prefix = _canonical(ipaddress.ip_network, entry.get("prefix"))
         out["ipv6" if ":" in prefix else "ipv4"].append(prefix)
     return out
+
+
+# What of a session vtysh has to be told to forget, and the key of a session that wants it.
+_OPTIONS = {"password": "password", "bfd": "bfd", "ebgp-multihop": "multihop", "ttl-security": "ttl_security"}
+_PERMIT = re.compile(r"^ip(?:v6)? prefix-list (EDGE[46]) seq \d+ permit (.+)$")
+_NEIGHBOR = re.compile(r"^ neighbor (\S+) (password|bfd|ebgp-multihop|ttl-security|passive)( .*)?$")
+
+
+def frr_stale(running, sessions, prefixes, specifics=False, passive=True):
+    """The commands that take from an FRR what it has of our sessions and is not meant any
+    more. running is its configuration; what stands there of others is left alone."""
+    permits = {
+        name: {f"{prefix} le {length}" if specifics else prefix for prefix in prefixes.get(family) or []}
+        for family, name, length in (("ipv4", "EDGE4", 32), ("ipv6", "EDGE6", 128))
+    }
+    ours, out = {str(s["address"]): _options(s) for s in sessions}, []
+    for line in running.splitlines():
+        permit, neighbor = _PERMIT.match(line), _NEIGHBOR.match(line)
+        if permit and permit.group(2).strip() not in permits[permit.group(1)]:
+            out.append("no " + line.strip())
+        elif neighbor and _is_stale(neighbor, ours, passive):
+            # The password is what the line goes on with: nobody is to see it.
+            out.append("no " + (line.split(" password", 1)[0] + " password" if neighbor.group(2) == "password" else line).strip())
+    return out
+
+
+def _options(session):
+    """What frr.conf.j2 sets of a session: one of the two ways to count hops alone."""
+    both = session.get("multihop") and session.get("ttl_security")
+    return {name for name, key in _OPTIONS.items() if session.get(key) and not (both and name == "ttl-security")}
+
+
+def _is_stale(neighbor, ours, passive):
+    address, option = neighbor.group(1), neighbor.group(2)
+    if option == "passive":
+        return address == "EDGE" and not passive
+    return address in ours and option not in ours[address]
 
 
 def _peers(node):
@@ -37,7 +77,7 @@ def _session(node, peer):
     out = {
         "node": node.name,
         "site": node.site,
-        "address": str(peer.get("local_address") or node.roster.get(family) or ""),
+        "address": _canonical(ipaddress.ip_address, peer.get("local_address") or node.roster.get(family) or ""),
         "asn": node.node["bgp"].get("asn"),
         "local": local,
         "interface": zone or peer.get("interface"),
@@ -57,6 +97,15 @@ def _session(node, peer):
 def _address(address):
     base, _, zone = str(address or "").partition("%")
     return base, zone or None
+
+
+def _canonical(kind, text):
+    """An address or a prefix as routers show it, so that both can be compared; what is
+    none stays as it is, for edgectl to refuse."""
+    try:
+        return str(kind(str(text)))
+    except ValueError:
+        return str(text)
 
 
 def _below(path):

@@ -61,6 +61,50 @@ class Sessions(unittest.TestCase):
         self.assertEqual(routers.prefixes(self.fleet), {"ipv4": ["198.51.100.0/24"], "ipv6": ["2001:db8:100::/48"]})
 
 
+    def test_as_routers_show_them(self):
+        """Else FRR would seem to have others, and each run would take sessions down."""
+        text = TEXT.replace("2001:db8:100::/48", "2001:DB8:100:0::/48").replace("fd00:1::3", "FD00:1:0::3")
+        self.fleet = fleet.load(text, "f.yaml")
+        self.assertEqual(routers.prefixes(self.fleet)["ipv6"], ["2001:db8:100::/48"])
+        self.assertEqual([s["address"] for s in self.of(0)][1], "fd00:1::3")
+
+
+RUNNING = """\
+ip prefix-list OTHERS seq 5 permit 192.0.2.0/24
+ip prefix-list EDGE4 seq 5 permit 198.51.100.0/24
+ip prefix-list EDGE4 seq 10 permit 203.0.113.0/24
+ipv6 prefix-list EDGE6 seq 5 permit 2001:db8:100::/48
+router bgp 65001
+ neighbor EDGE peer-group
+ neighbor EDGE passive
+ neighbor 10.1.0.2 remote-as 64512
+ neighbor 10.1.0.2 peer-group EDGE
+ neighbor 10.1.0.2 bfd
+ neighbor 10.1.0.2 password hunter2 and more
+ neighbor 10.1.0.2 ebgp-multihop 2
+ neighbor 10.9.9.9 password theirs
+exit
+"""
+
+
+class Stale(unittest.TestCase):
+    def stale(self, session, prefixes=("198.51.100.0/24", "203.0.113.0/24"), **more):
+        sessions = [dict({"address": "10.1.0.2", "bfd": False, "password": None, "multihop": 0, "ttl_security": 0}, **session)]
+        return routers.frr_stale(RUNNING, sessions, {"ipv4": list(prefixes), "ipv6": ["2001:db8:100::/48"]}, **more)
+
+    def test_stale(self):
+        full = {"bfd": True, "password": "bgp.key", "multihop": 2}
+        self.assertEqual(self.stale(full), [])
+        self.assertEqual(self.stale(dict(full, password=None)), ["no neighbor 10.1.0.2 password"])
+        self.assertEqual(self.stale({"password": "bgp.key"}), ["no neighbor 10.1.0.2 bfd", "no neighbor 10.1.0.2 ebgp-multihop 2"])
+        self.assertEqual(self.stale({"bfd": True, "password": "k", "ttl_security": 1}), ["no neighbor 10.1.0.2 ebgp-multihop 2"])
+        self.assertEqual(self.stale(dict(full, ttl_security=1)), [])  # the template takes multihop
+        self.assertEqual(self.stale(full, passive=False), ["no neighbor EDGE passive"])
+        self.assertEqual(self.stale(full, ["203.0.113.0/24"]), ["no ip prefix-list EDGE4 seq 5 permit 198.51.100.0/24"])
+        self.assertEqual(len(self.stale(full, specifics=True)), 3)
+        self.assertEqual(routers.frr_stale("", [], {}), [])
+
+
 class Seconds(unittest.TestCase):
     def test_whole_ones(self):
         for text, want in (("9s", 9), ("3m", 180), ("1h", 3600), (None, 7), ("1.5s", 7), ("x", 7), ("s", 7)):
