@@ -12,7 +12,7 @@ import time
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.catchment.edge.plugins.module_utils import edgeyaml, files, nodekey
+from ansible_collections.catchment.edge.plugins.module_utils import edgeyaml, files, keyring, keysource, nodekey
 from ansible_collections.catchment.edge.plugins.module_utils import fleet as core
 
 MODULE = "catchment.edge.edge_config"
@@ -22,6 +22,7 @@ OWN = ("config", "secrets", "files", "socket", "confirm", "skip_unreachable")
 MARGIN = 10  # seconds before the box takes the change back
 RETRY = 2  # seconds between two tries to reach it
 MAX_FILES = 512  # as a box takes them
+MAX_FILE = 8 << 20  # bytes
 MAX_TOTAL = 32 << 20  # bytes
 
 display = Display()
@@ -167,20 +168,18 @@ class ActionModule(ActionBase):
         site, node = self.vars.get("edge_site"), self.vars.get("edge_node")
         layers = []
         for below in ("fleet", f"sites/{site}", f"nodes/{node}"):
-            layers.append(_walk(os.path.join(str(folder), below), prefix, bad))
-        return files.layered(layers)
+            layers.append(os.path.join(str(folder), below))
+        try:
+            return files.layered([keysource.walk(layer, prefix, bad) for layer in layers])
+        except keyring.Refused as err:
+            raise Refused(str(err)) from None
 
     def _read(self, path):
         """The content of a file. The loader has the passwords of Vault."""
         try:
-            real = self._loader.get_real_file(path)
-            try:
-                with open(real, "rb") as f:
-                    return f.read()
-            finally:
-                self._loader.cleanup_tmp_file(real)  # the decrypted copy, if it is one
-        except (AnsibleError, OSError) as err:
-            raise Refused(f"read {path}: {err}") from None
+            return keysource.Source(self._loader, path, MAX_FILE).read()
+        except keyring.Refused as err:
+            raise Refused(str(err)) from None
 
     def _explained(self, result):
         """Adds where in fleet.yaml the values come from that edgectl refuses."""
@@ -206,19 +205,3 @@ class ActionModule(ActionBase):
 
 def _true(value):
     return value if isinstance(value, bool) else str(value).lower() in ("yes", "true", "1", "on")
-
-
-def _walk(folder, prefix, bad):
-    out = {}
-    for at, folders, names in os.walk(folder):
-        folders[:] = [f for f in folders if not f.startswith(".")]
-        for name in names:
-            path = os.path.join(at, name)
-            short = os.path.relpath(path, folder)
-            if files.ignored(short):
-                continue
-            why = bad(short)
-            if why:
-                raise Refused(f"{path}: {why}")
-            out[prefix + short] = path
-    return out
