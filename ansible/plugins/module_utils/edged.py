@@ -13,6 +13,8 @@ import json
 import socket
 import urllib.parse
 
+from ansible_collections.catchment.edge.plugins.module_utils import shape
+
 SOCKET = "/run/edge/edged.sock"
 TIMEOUT = 10.0  # seconds; an order waits until it is on the disk
 
@@ -26,6 +28,10 @@ class EdgedError(Exception):
 
 class Refused(EdgedError):
     """edged understood, and said no: the text is its own."""
+
+
+def _no_number(text):
+    raise ValueError(f"{text} is no number of JSON")
 
 
 class _Connection(http.client.HTTPConnection):
@@ -47,19 +53,26 @@ class Client:
 
     def status(self):
         """All that edged knows (SystemStatus)."""
-        return self.call("GET", "/v1/status")
+        return self._fit(self.call("GET", "/v1/status"))
 
     def drain(self, order):
         """Order to leave; returns the status after it."""
-        return self.call("POST", "/v1/drain", order)
+        return self._fit(self.call("POST", "/v1/drain", order))
 
     def undrain(self, scope):
         """Take an order back; returns the status after it."""
-        return self.call("POST", "/v1/undrain", scope)
+        return self._fit(self.call("POST", "/v1/undrain", scope))
 
     def guard_what_if(self, site):
         """Whether a site could leave now, by what this node has heard. Asks nobody."""
-        return self.call("GET", "/v1/guard/what-if?" + urllib.parse.urlencode({"withdraw": site}))
+        return self._fit(self.call("GET", "/v1/guard/what-if?" + urllib.parse.urlencode({"withdraw": site})), shape.WHAT_IF)
+
+    def _fit(self, answer, form=None):
+        """Half understood is not understood: it may be what would be in the way."""
+        why = shape.misfit(answer, form or shape.STATUS)
+        if why:
+            raise EdgedError(f"the answer on {self.path} is not what this collection knows of edged ({why}): are the two of versions that go together?")
+        return answer
 
     def call(self, method, path, body=None):
         """One request. The answer is a JSON object, else EdgedError."""
@@ -86,8 +99,8 @@ class Client:
         if len(raw) > self.max_answer:
             raise EdgedError(f"the answer on {self.path} is larger than {self.max_answer} bytes: is it edged?")
         try:
-            out = json.loads(raw)
-        except ValueError as err:
+            out = json.loads(raw, parse_constant=_no_number)
+        except (ValueError, RecursionError) as err:
             raise EdgedError(f"the answer on {self.path} (HTTP {code}) is not JSON: is it edged?") from err
         if not isinstance(out, dict):
             raise EdgedError(f"the answer on {self.path} (HTTP {code}) is not an object: is it edged?")

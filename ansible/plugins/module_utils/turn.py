@@ -80,7 +80,7 @@ def _turn(status, max_planned):
         for prefix, c in sorted(_claims(m).items()):
             if c.get("rung") not in _LEAVING:
                 continue
-            if c.get("severity", 0) > 1:
+            if (c.get("severity") or 0) > 1:
                 out.append(_way(None, f"it leaves {prefix} for sickness, and orders wait for that: {c.get('reason') or 'no reason is known'}", m.get("site"), m.get("node")))
             elif c.get("drained"):
                 orders.setdefault(m.get("site"), _way(None, f"it is leaving by an order: {c.get('reason') or 'no reason is known'}", m.get("site"), m.get("node")))

@@ -117,6 +117,18 @@ class ClientTest(unittest.TestCase):
         with self.assertRaisesRegex(edged.EdgedError, "does not speak HTTP|broke the connection"):
             edged.Client(self.path, timeout=5).status()
 
+    def test_what_is_not_understood(self):
+        for body, want in (
+            (b'{"guard": {"fresh_ns": Infinity}}', "is not JSON"), (b'{"x": NaN}', "is not JSON"), (b"[" * 200000, "is not JSON"),
+            (b'{"alarms": "none"}', r"not what this collection knows of edged \(alarms is str, not a list\): are the two of versions"),
+        ):
+            client = self.serve(200, body)
+            client.max_answer = 1 << 20
+            with self.assertRaisesRegex(edged.EdgedError, want):
+                client.status()
+            self.doCleanups()
+            self.setUp()
+
 
 if __name__ == "__main__":
     unittest.main()
