@@ -11,6 +11,8 @@ import pwd
 import stat
 import tempfile
 
+from ansible_collections.catchment.edge.plugins.module_utils import regular
+
 ROOT = "/etc/edge"
 STORE = "/var/lib/edge-config/current"
 # Where role edge_keys leaves the private key that a box has made for itself.
@@ -37,8 +39,7 @@ def is_image(root=ROOT):
 def read(path):
     """The bytes of a file, or None if there is none."""
     try:
-        with open(path, "rb") as f:
-            content = f.read(MAX_FILE + 1)
+        content = regular.read(path, MAX_FILE)
     except FileNotFoundError:
         return None
     except OSError as err:

@@ -8,6 +8,8 @@ import datetime
 import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MOST = 3660 * 86400.0  # ten years: more is a slip, and no time of a calendar or of a clock
+
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(\.\d+)?(Z|z|[+-]\d\d:\d\d)")
@@ -16,12 +18,16 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(\.\d+)?(Z|z|[+-]\d\d:
 def seconds(text, name="it"):
     """Seconds of a length, as a float. ValueError says what is wrong with NAME."""
     value = str(text).strip()
-    if _NUMBER.fullmatch(value):
-        return float(value)
     parts = _PART.findall(value)
-    if not parts or "".join(n + u for n, u in parts) != value:
-        raise ValueError(f"{name}: {value!r} is not a length of time such as 90s, 30m or 1h30m")
-    return sum(float(n) * _UNITS[u] for n, u in parts)
+    if _NUMBER.fullmatch(value):
+        length = float(value)
+    elif parts and "".join(n + u for n, u in parts) == value:
+        length = sum(float(n) * _UNITS[u] for n, u in parts)
+    else:
+        raise ValueError(f"{name}: {value[:64]!r} is not a length of time such as 90s, 30m or 1h30m")
+    if length > MOST:
+        raise ValueError(f"{name}: {value[:64]!r} is longer than ten years")
+    return length
 
 
 def words(length):

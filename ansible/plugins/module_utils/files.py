@@ -9,7 +9,7 @@ import re
 
 ROOT = "/etc/edge/"
 # As on a box: image/setup/tree.go.
-_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,127}$")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,127}")
 _PARTS = ("authorized_keys", "hostname", "password")
 _NETWORK = (".network", ".netdev", ".link")
 MAX_DEPTH = 3
@@ -85,7 +85,7 @@ def bad_secret(name):
     parts = name.split("/")
     if len(parts) > MAX_DEPTH:
         return "it lies more than two folders deep"
-    if not all(_NAME.match(part) for part in parts):
+    if not all(_NAME.fullmatch(part) for part in parts):
         return "its name has characters other than a-z, A-Z, 0-9 and ._@+-, or begins with one of those"
     return None
 
@@ -93,7 +93,7 @@ def bad_secret(name):
 def bad_part(name):
     """Why a file of the folder of other parts cannot be in a configuration, or None."""
     parts = name.split("/")
-    if not all(_NAME.match(part) for part in parts):
+    if not all(_NAME.fullmatch(part) for part in parts):
         return "its name has characters other than a-z, A-Z, 0-9 and ._@+-, or begins with one of those"
     last = parts[-1]
     good = (

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 # As in edge.yaml.
-_NAME = re.compile(r"^[a-z0-9-]{1,32}$")
+_NAME = re.compile(r"[a-z0-9-]{1,32}")
 # Groups of the inventory: a host of that name would be taken for one.
 _TAKEN = ("all", "edge", "ungrouped", "localhost")
 # What fleet: cannot have, since it is made of the list of sites.
@@ -15,8 +16,8 @@ _MADE = ("sites", "nodes")
 
 def bad_name(name):
     """Why a name is none, or None."""
-    if not isinstance(name, (str, int)) or isinstance(name, bool) or not _NAME.match(str(name)):
-        return f'"{name}" is not a name: 1 to 32 of a-z, 0-9 and "-"'
+    if not isinstance(name, (str, int)) or isinstance(name, bool) or not _NAME.fullmatch(str(name)):
+        return f'{json.dumps(name, ensure_ascii=False)} is not a name: 1 to 32 of a-z, 0-9 and "-"'
     return None
 
 

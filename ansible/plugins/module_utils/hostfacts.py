@@ -8,15 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 
-from ansible_collections.catchment.edge.plugins.module_utils import certificate
+from ansible_collections.catchment.edge.plugins.module_utils import certificate, regular
 
 _MAX = 4 << 20  # bytes of a file that is read whole
 DAEMONS = ("edged", "edgebgp", "edgeproxy")
 
 
 def _read(path):
-    with open(path, "rb") as f:
-        raw = f.read(_MAX + 1)
+    raw = regular.read(path, _MAX)
     if len(raw) > _MAX:
         raise ValueError(f"it is larger than {_MAX} bytes")
     return raw

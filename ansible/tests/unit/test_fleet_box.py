@@ -7,7 +7,7 @@ import stat
 import tempfile
 import unittest
 
-from ansible_collections.catchment.edge.plugins.module_utils import boxapply, boxconfig, edgectl
+from ansible_collections.catchment.edge.plugins.module_utils import boxapply, boxconfig, edgectl, hostfacts
 
 
 def status(**peers):
@@ -294,6 +294,17 @@ class OnDisk(unittest.TestCase):
     def test_a_user_that_is_not_there(self):
         with self.assertRaisesRegex(boxconfig.Refused, "no user or group no-such-user: install the package first"):
             boxconfig.ids({"owner": "no-such-user", "group": "root"})
+
+    def test_read(self):
+        pipe, device = os.path.join(self.root, "pipe"), os.path.join(self.root, "device")
+        os.mkfifo(pipe)
+        os.symlink("/dev/zero", device)
+        for path, want in ((pipe, "it is not a regular file"), (device, "it is not a regular file"), (self.root, "Is a directory")):
+            with self.assertRaisesRegex(boxconfig.Refused, want):
+                boxconfig.read(path)
+        self.assertIn("not a regular file", hostfacts.certificate_end(pipe)["error"])
+        self.assertIn("not a regular file", hostfacts.short_hash(pipe)["error"])
+        self.assertIsNone(boxconfig.read(os.path.join(self.root, "none")))
 
     def test_stage(self):
         folder = boxconfig.stage({"edge.yaml": b"x", "secrets/tls/k": b"y"}, run=self.root)

@@ -82,7 +82,7 @@ class Files(unittest.TestCase):
         self.assertEqual(files.shared(odd), [("/etc/edge/secrets/node.key", "node.key_file", "node.bgp.peers[0].password_file")])
 
     def test_names(self):
-        for name, ok in (("x.key", True), ("tls/web/x.key", True), ("a/b/c/x", False), ("a b", False), (".x", False), ("-x", False), ("ü", False)):
+        for name, ok in (("x.key", True), ("tls/web/x.key", True), ("a/b/c/x", False), ("a b", False), (".x", False), ("-x", False), ("ü", False), ("x\n", False), ("x\n/y", False)):
             self.assertEqual(files.bad_secret(name) is None, ok, name)
         for name, ok in (
             ("authorized_keys", True), ("network/10-up.network", True), ("units/edged.service.d/x.conf", True), ("health.d/x", True),
