@@ -21,6 +21,11 @@ func (f *keyFleet) checkMode(ctx context.Context) error {
 	if err != nil || !strings.Contains(out, "changed=2") {
 		return fmt.Errorf("check mode: %w\n%s", err, out)
 	}
+	for _, bad := range []string{"edge_keys_rotate=gosip", "rotate_gossip_keep=-1"} {
+		if out, err := f.rotate(ctx, "-e", bad); err == nil || !strings.Contains(out, ": expected ") {
+			return fmt.Errorf("%s: %w\n%s", bad, err, out)
+		}
+	}
 	after, midway := f.operator("gossip")
 	if midway || !slices.Equal(after, gossip) {
 		return fmt.Errorf("check mode has changed the file to %q", after)
@@ -177,12 +182,24 @@ func (f *keyFleet) oldFile(ctx context.Context) error {
 		return err
 	}
 	names, _ := f.keysOf(content)
-	if err := os.WriteFile(f.source("gossip"), []byte(newKey()), 0o600); err != nil {
-		return err
+	other, last := newKey(), newKey()
+	short, _ := f.keysOf([]byte(other + last))
+	for _, file := range []string{
+		newKey(),
+		// One of the middle of a change that has been finished since.
+		"# rotation: " + short[0] + " is in use\n" + other + last,
+		"# rotation: " + short[1] + " is installed\n" + other + last,
+	} {
+		if err := os.WriteFile(f.source("gossip"), []byte(file), 0o600); err != nil {
+			return err
+		}
+		out, err := f.rotate(ctx, "-e", "edge_keys_rotate=gossip")
+		if err == nil || !strings.Contains(out, "a1: it encrypts with "+names[0]) || !strings.Contains(out, "put the last one back") {
+			return fmt.Errorf("with an old file: %w\n%s", err, out)
+		}
+		if err := errors.Join(f.uses(ctx, "a1", names, nil), f.allHear(ctx)); err != nil {
+			return err
+		}
 	}
-	out, err := f.rotate(ctx, "-e", "edge_keys_rotate=gossip")
-	if err == nil || !strings.Contains(out, "a1: it encrypts with "+names[0]) || !strings.Contains(out, "put the last one back") {
-		return fmt.Errorf("with an old file: %w\n%s", err, out)
-	}
-	return f.uses(ctx, "a1", names, nil)
+	return nil
 }

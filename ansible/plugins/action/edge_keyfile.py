@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
         step, source = args.get("step"), args.get("source") or source_of(self.vars, call.get("path"))
         if step not in keyring.STEPS:
             raise keyring.Refused(f"step is {step!r}: expected one of {', '.join(keyring.STEPS)}")
-        plan = keyring.resume(keyring.parse(Source(self._loader, source).read(), source), int(args.get("keep", 0)))
+        plan = keyring.resume(keyring.parse(Source(self._loader, source).read(), source), keyring.keep_of(args.get("keep")))
         if plan is None:
             raise keyring.Refused(f"{source} is not in the middle of a rotation: start with the playbook rotate_keys")
         return {"content": base64.b64encode(plan.content(step)).decode(), "names": plan.names(step)}

@@ -36,7 +36,7 @@ class ActionModule(ActionBase):
         return result
 
     def _decide(self, args):
-        kind, step, keep = args.get("kind"), args.get("step"), int(args.get("keep") or 0)
+        kind, step, keep = args.get("kind"), args.get("step"), keyring.keep_of(args.get("keep"))
         source = Source(self._loader, args.get("source") or self._source(kind))
         ring = keyring.parse(source.read(), source.path)
         boxes = self._boxes(args.get("looks") or {}, names(args.get("leave_out")))
@@ -52,7 +52,9 @@ class ActionModule(ActionBase):
         self._same_key(args.get("new"), ring, plan, source.path)
         if ring.step == "use" and step != "remove":
             # It goes on where all boxes had the new key. One that has come back since gets it
-            # too: what it encrypts with then, all accept.
+            # too: what it encrypts with then, all accept. By an old file they would not.
+            if step == "use":
+                self._refuse(kind, step, plan, boxes, source.path, resumed=True)
             return dict(self._answer(plan, "use", keyring.todo(plan, "use", boxes) if step == "use" else []), changed=False)
         self._refuse(kind, step, plan, boxes, source.path)
         # The file has a key before the first box, and is at a step when all boxes are.
@@ -107,11 +109,11 @@ class ActionModule(ActionBase):
         if path and ring.step and keyring.name_of(self._new(path)) != plan.new:
             raise Refused(f"{source} is in the middle of a rotation to the key {plan.new}, and {path} has another: finish that one first, without a new key")
 
-    def _refuse(self, kind, step, plan, boxes, path):
-        problems = keyring.trouble(plan, step, boxes, strict=kind == "gossip")
+    def _refuse(self, kind, step, plan, boxes, path, resumed=False):
+        problems = keyring.trouble(plan, step, boxes, kind == "gossip", resumed)
         if not problems:
             return
-        if step == "install":
+        if step == "install" or resumed:
             raise Refused(
                 f"the {kind} keys are not changed: what these boxes have does not go with {path}\n" + "\n".join(problems) +
                 "\nIf the file is an old one, put the last one back (it is to be committed after each rotation; a box has it at "

@@ -57,7 +57,7 @@ def parse(content, where):
     if len(content) > MAX_FILE:
         raise Refused(f"{where} has more than {MAX_FILE} bytes: it is no file of keys")
     keys, head, note = [], [], None
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
         line = line.strip()
         said = _NOTE.match(line)
         if said:
@@ -98,6 +98,14 @@ def _ring(keys, head, note):
 def source_of(path):
     """The name in secrets/fleet of what a box has at path."""
     return path[len(SECRETS):] if path.startswith(SECRETS) else path.rsplit("/", 1)[-1]
+
+
+def keep_of(value):
+    """How many older keys are kept, as a playbook gives it."""
+    text = str(value if value is not None else 0).strip()
+    if not text.isdecimal() or int(text) >= MAX_KEYS:
+        raise Refused(f"keep is {text}: expected how many older keys stay accepted, 0 to {MAX_KEYS - 1}")
+    return int(text)
 
 
 class Plan:
@@ -153,14 +161,16 @@ class Box:
         return self.loaded[0] == plan.new and (step == "use" or self.loaded == plan.names("remove") and not self.noted)
 
 
-def trouble(plan, step, boxes, strict):
+def trouble(plan, step, boxes, strict, resumed=False):
     """Why a step may not begin: for each box what is wrong with it. A box that is down
     may miss the first step, since nothing depends on it before the second. strict is
-    for keys without which boxes do not hear each other."""
-    out = []
-    before = STEPS[STEPS.index(step) - 1] if step != STEPS[0] else None
+    for keys without which boxes do not hear each other. resumed: by the file, all boxes
+    have made the step before."""
+    out, ring = [], plan.rings[step]
+    before = None if resumed or step == STEPS[0] else STEPS[STEPS.index(step) - 1]
+    away = [box.name for box in boxes if not box.reached] if before is None else []
     for box in boxes:
-        why = _absent(box, before) or _apart(box, plan.rings[step], strict)
+        why = _absent(box, before) or _apart(box, ring, strict) or _foreign(box, ring, strict, away)
         if not why and before and not box.has(plan, before):
             why = f"it has {_list(box.loaded)} in use, and {_list(box.file)} in its file"
         if why:
@@ -182,6 +192,15 @@ def _apart(box, ring, strict):
     if not strict or not box.loaded or box.loaded[0] in ring.names:
         return ""
     return f"it encrypts with {box.loaded[0]}, which is not among {_list(ring.names)}"
+
+
+def _foreign(box, ring, strict, away):
+    """A box that accepts a key of another change: one that is not reached may encrypt with
+    it, and would be heard no more."""
+    others = [name for name in box.loaded or [] if name not in ring.names]
+    if not strict or not others or not away:
+        return ""
+    return f"it accepts {_list(others)}, which is not among {_list(ring.names)}, and {', '.join(away)}, which was not reached, may encrypt with that"
 
 
 def todo(plan, step, boxes):

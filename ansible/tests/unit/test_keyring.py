@@ -134,6 +134,29 @@ class Judge(unittest.TestCase):
                 self.assertEqual(len(got), 1)
                 self.assertIn(want, got[0])
 
+    def test_resumed(self):
+        """By the file all boxes have made the first step, and the second is made again."""
+        away = Box("away", reached=False)
+        for boxes, want in (
+            ([self.box(A, B)], None), ([self.box(B)], None), ([self.box(A)], None), ([self.box(A, B), away], None),
+            ([self.box(C)], f"b: it encrypts with {names(C)[0]}, which is not among"), ([self.box(C, B)], "it encrypts with"),
+            ([self.box(B, C)], None), ([self.box(B, C), away], f"b: it accepts {names(C)[0]}, which is not among .*, and away, which was not reached"),
+        ):
+            got = keyring.trouble(self.plan, "use", boxes, True, resumed=True)
+            self.assertEqual(len(got), 0 if want is None else 1, (boxes[0].loaded, got))
+            if want:
+                self.assertRegex(got[0], want)
+        self.assertEqual(keyring.trouble(self.plan, "use", [self.box(C), away], False, resumed=True), [])
+        self.assertEqual(len(self.trouble("install", self.box(A, C), away)), 1)
+        self.assertEqual(self.trouble("install", self.box(A, C)), [])
+
+    def test_keep(self):
+        for value, want in ((None, 0), (0, 0), ("1", 1), (7, 7)):
+            self.assertEqual(keyring.keep_of(value), want)
+        for value in (-1, "-1", 8, "x", "", 1.5, True):
+            with self.assertRaisesRegex(Refused, "expected how many older keys"):
+                keyring.keep_of(value)
+
     def test_todo(self):
         boxes = [Box(str(i), names(*k), names(*k)) for i, k in enumerate(((A,), (A, B), (B, A), (B,)))]
         self.assertEqual(keyring.todo(self.plan, "install", boxes), ["0"])
@@ -150,16 +173,17 @@ class Order(unittest.TestCase):
     every box that is up accepts what every other encrypts with, in this run and the next."""
 
     def heard(self, boxes, what):
-        up = [b for b in boxes if b.reached]
-        for one, other in itertools.permutations(up, 2):
+        """A box that the controller does not reach may be up for the others."""
+        for one, other in itertools.permutations(boxes, 2):
             self.assertIn(one.loaded[0], other.loaded, f"{what}: {other.name} does not hear {one.name}")
 
-    def run_once(self, rng, ring, boxes, new):
+    def run_once(self, rng, ring, boxes, new, converges=True):
         plan = keyring.resume(ring) or keyring.begin(ring, new)
         for step in keyring.STEPS:
             if ring.step == "use" and step == "install":
                 continue
-            if not (ring.step == "use" and step == "use") and keyring.trouble(plan, step, boxes, True):
+            resumed = ring.step == "use" and step == "use"
+            if keyring.trouble(plan, step, boxes, True, resumed):
                 return ring
             done = step if step == "install" else keyring.STEPS[keyring.STEPS.index(step) - 1]
             ring = keyring.parse(plan.content(done), "f")
@@ -170,7 +194,7 @@ class Order(unittest.TestCase):
                 box.loaded = box.file = plan.names(step)
                 box.noted = plan.rings[step].step
                 self.heard(boxes, step)
-                if rng.random() < 0.1:  # somebody converges a box by the file of secrets
+                if converges and rng.random() < 0.1:  # somebody converges a box by the file of secrets
                     other = rng.choice([b for b in boxes if b.reached])
                     other.loaded = other.file = ring.names
                     other.noted = ring.step
@@ -198,6 +222,19 @@ class Order(unittest.TestCase):
                     break
             self.heard(boxes, "at the end")
         self.assertGreater(finished, 50)
+
+    def test_an_old_file(self):
+        """Somebody has a file of before, of any moment: he is refused, or does no harm."""
+        for seed in range(300):
+            rng = random.Random(seed)
+            boxes, files = [Box(f"b{i}", names(A), names(A)) for i in range(rng.randrange(2, 5))], [keyring.Ring([A])]
+            for turn in range(8):
+                for box in boxes:
+                    box.reached = rng.random() > 0.15
+                ring = rng.choice(files) if rng.random() < 0.4 else files[-1]
+                # A converge with an old file is refused by the box itself: gossipkeys.
+                ring = self.run_once(rng, ring, boxes, bytes([20 + turn]) * 32, converges=False)
+                files.append(keyring.parse(ring.content(), "f"))
 
     def test_skipping_is_unheard(self):
         """The rule itself can fail: without the step before, a box is not heard."""
