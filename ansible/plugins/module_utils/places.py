@@ -189,7 +189,7 @@ def scalar(node):
     text = node.value
     if node.style is not None:
         return text
-    if text in ("", "~", "null"):
+    if text in ("", "~", "null", "Null", "NULL"):
         return None
     if text in ("true", "false"):
         return text == "true"

@@ -69,6 +69,11 @@ class Taken(unittest.TestCase):
         self.assertEqual(self.fleet.config("a1")["node"]["forwarder"]["interfaces"], ["eth0"])
         self.assertEqual(self.fleet.config("b1")["node"]["bgp"], {"asn": 64512, "listen": 179})
 
+    def test_null_as_edge_yaml_has_it(self):
+        for text, there in (("~", False), ("Null", False), ("NULL", False), ("", False), ("'null'", True), ("nULL", True)):
+            bgp = fleet.load(GOOD.replace("listen: null", "listen: " + text), "f.yaml").config("a2")["node"]["bgp"]
+            self.assertEqual("listen" in bgp, there, text)
+
     def test_fleet_is_the_same_on_every_box(self):
         one = self.fleet.config("a1")["fleet"]
         self.assertEqual(one, self.fleet.config("b1")["fleet"])
