@@ -85,19 +85,24 @@ func (b *routerBox) in(name string, args ...string) string {
 
 // play has a fleet of these prefixes, and of one peer with more of it, set up; it says
 // whether that went well.
-func (b *routerBox) play(router, prefixes, more string, args ...string) (string, bool) {
+func (b *routerBox) play(router, prefixes, more string) (string, bool) {
+	b.t.Helper()
+	return b.playFleet(router, routerBoxFleet, prefixes, more)
+}
+
+func (b *routerBox) playFleet(router, fleet, prefixes, more string) (string, bool) {
 	b.t.Helper()
 	entries := ""
 	for prefix := range strings.FieldsSeq(prefixes) {
 		entries += fmt.Sprintf("{prefix: %q}, ", prefix)
 	}
-	must(b.t, os.WriteFile(b.inventory, fmt.Appendf(nil, routerBoxFleet, entries, more), 0o644))
-	cmd := exec.CommandContext(b.t.Context(), "nsenter", append(slices.Concat(b.enter, []string{
+	must(b.t, os.WriteFile(b.inventory, fmt.Appendf(nil, fleet, entries, more), 0o644))
+	cmd := exec.CommandContext(b.t.Context(), "nsenter", slices.Concat(b.enter, []string{
 		"ansible-playbook", "-i", b.inventory, "catchment.edge.routers", "--limit", router, "--diff", "-vvv", "-e", "ansible_connection=local",
 		"-e", "edge_router_bird_group=root edge_router_frr_group=root edge_router_frr_save=false",
 		"-e", "edge_router_bird_conf=" + b.path("bird.conf") + " edge_router_bird_socket=" + b.path("bird.ctl"),
 		"-e", "edge_router_bird_file=" + b.path("edge-bird.conf") + " edge_router_frr_file=" + b.path("edge-frr.conf"),
-	}), args...)...)
+	})...)
 	cmd.Env, cmd.Dir = b.env, b.dir
 	out, err := cmd.CombinedOutput()
 	for _, secret := range []string{routerSecret, "hunter2"} {
@@ -164,11 +169,34 @@ func TestRouterPasswords(t *testing.T) {
 		b.password(text)
 		for _, router := range []string{"bird", "frr"} {
 			out, ok := b.play(router, two, keyed)
-			if ok || !strings.Contains(out, "the password of in4 in the folder of secrets (bgp.key) is not one line") {
+			if ok || !strings.Contains(out, "the password of in4 in the folder of secrets (bgp.key) is not there, or is not one line") {
 				t.Errorf("%s, %q: good %t\n%s", router, text, ok, out)
 			}
 			if _, err := os.Stat(b.path("edge-" + router + ".conf")); !os.IsNotExist(err) {
 				t.Errorf("%s, %q: a file was written: %v", router, text, err)
+			}
+		}
+	}
+}
+
+// TestRouterJinja: a value of fleet.yaml is never more than a value.
+func TestRouterJinja(t *testing.T) {
+	b := newRouterBox(t)
+	mark := filepath.Join(t.TempDir(), "ran")
+	run := "{{ lookup('pipe', 'touch " + mark + "') }}"
+	for what, more := range map[string]string{
+		"the name of a password": `, password_file: "/etc/edge/secrets/` + run + `"`,
+		"an address":             `, local_address: "` + run + `"`,
+		"the folder of secrets":  keyed,
+	} {
+		fleet := routerBoxFleet
+		if more == keyed {
+			fleet = `secrets: "` + run + "\"\n" + fleet
+		}
+		for _, router := range []string{"bird", "frr"} {
+			out, ok := b.playFleet(router, fleet, two, more)
+			if _, err := os.Stat(mark); ok || !os.IsNotExist(err) {
+				t.Errorf("%s, %s: good %t, Jinja has run: %v\n%s", router, what, ok, err == nil, out)
 			}
 		}
 	}

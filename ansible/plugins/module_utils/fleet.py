@@ -239,6 +239,9 @@ class _Reading:
         entry = self.r.section(item, path, "a site", SITE)
         site = Site(self.name(entry, path))
         site.region, site.capacity = (self.scalar(entry, key, path) for key in ("region", "capacity"))
+        why = fleet_check.bad_name(site.region) if site.region is not None else None
+        if why:  # it becomes the name of a group, in which Ansible would look for Jinja
+            self.r.fail(join(path, "region"), why)
         own = self.own(entry, path, above)
         nodes = self.r.items(entry["nodes"], join(path, "nodes")) if "nodes" in entry else ()
         site.nodes = [self.box(node, at, own, site.name) for node, at in nodes]

@@ -87,6 +87,8 @@ def _session(node, peer):
         "ttl_security": peer.get("ttl_security") or 0,
         "bfd": isinstance(peer.get("bfd"), dict),
         "password": _below(peer.get("password_file")),
+        # A name that the operator's folder cannot have: it is looked for nowhere.
+        "unfit": _unfit(peer.get("password_file")),
         # Who sends it nothing but listens to it (watch) is sent what it knows of ours.
         "watch": peer.get("watch") is True,
     }
@@ -114,6 +116,11 @@ def _below(path):
     if not isinstance(path, str) or not path:
         return None
     return path[len(SECRETS):] if path.startswith(SECRETS) else path
+
+
+def _unfit(path):
+    """Whether a secret that a box has there cannot lie in the operator's folder."""
+    return isinstance(path, str) and bool(path) and (not path.startswith(SECRETS) or files.bad_secret(path[len(SECRETS):]) is not None)
 
 
 def seconds(text, default):

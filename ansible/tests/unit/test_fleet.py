@@ -143,6 +143,7 @@ class Refused(unittest.TestCase):
         ("no gossip", "gossip: 10.1.0.3:7946\n", "health_port: 1\n", "sites[0].nodes[1]: gossip is missing"),
         ("a bad name", "name: b1", "name: B_1", '"B_1" is not a name'),
         ("a name with a line", "name: b1", 'name: "b1\\n"', 'is not a name'),
+        ("Jinja in a region", "region: eu", 'region: "{{ 1 }}"', 'sites[0].region: "{{ 1 }}" is not a name'),
         ("a name of a group", "name: b1", "name: edge", '"edge" is a group of the inventory'),
         ("another kind", "kind: deb", "kind: rpm", 'f.yaml:22:15: sites[0].nodes[1].kind: kind "rpm" is neither image nor deb'),
         ("another daemon", "daemon: bird", "daemon: quagga", '"quagga" is neither bird nor frr'),

@@ -55,11 +55,16 @@ class Sessions(unittest.TestCase):
     def test_a_link_local_one_has_its_interface(self):
         (one,) = self.of(1)
         self.assertEqual((one["local"], one["interface"], one["families"], one["multihop"], one["watch"]), ("fe80::1", "eth1", ["ipv6"], 2, True))
-        self.assertEqual(one["password"], "/srv/key")  # which is in no folder: the template says so
+        self.assertEqual((one["password"], one["unfit"]), ("/srv/key", True))  # which is in no folder: the role says so
 
     def test_prefixes_by_family(self):
         self.assertEqual(routers.prefixes(self.fleet), {"ipv4": ["198.51.100.0/24"], "ipv6": ["2001:db8:100::/48"]})
 
+
+    def test_names_of_passwords(self):
+        for name, unfit in (("bgp.key", False), ("tls/bgp.key", False), ("../../x", True), ("{{ 1 }}", True), ("x\\n", True), ("", True)):
+            self.fleet = fleet.load(TEXT.replace("/etc/edge/secrets/tls/bgp.key", f'"/etc/edge/secrets/{name}"'), "f.yaml")
+            self.assertEqual(self.of(0)[0]["unfit"], unfit, name)
 
     def test_as_routers_show_them(self):
         """Else FRR would seem to have others, and each run would take sessions down."""
