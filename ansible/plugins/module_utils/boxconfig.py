@@ -5,11 +5,13 @@ difference. Runs on the box, with the standard library alone. Names are paths be
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
 import stat
 import tempfile
+import time
 
 from ansible_collections.catchment.edge.plugins.module_utils import regular
 
@@ -20,6 +22,7 @@ LOCAL = "/var/lib/edge-keys"
 # Which files of a plain Debian are written and perhaps not in force. A boot has all in
 # force, and no such file.
 UNAPPLIED = "/run/edge-config-unapplied"
+_HALF, _OLD = ".edge-", 3600  # begin of the name of a file that is being written; seconds
 MAX_FILE = 8 << 20  # bytes, as edgectl takes them
 
 
@@ -117,11 +120,32 @@ def access_differs(path, access):
     return (st.st_uid, st.st_gid) != ids(access) or stat.S_IMODE(st.st_mode) != access["mode"]
 
 
+def make_folder(folder, mode=0o755):
+    """A folder with those above it that are not there. The daemons pass through them,
+    whatever root's umask is."""
+    if os.path.isdir(folder):
+        return
+    make_folder(os.path.dirname(folder))
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, mode)
+        os.chmod(folder, mode)
+
+
+def _sweep(folder):
+    """Removes what a run that was killed has left: half of a secret is one too."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(FileNotFoundError):
+            if name.startswith(_HALF) and time.time() - os.lstat(path).st_mtime > _OLD:
+                os.unlink(path)
+
+
 def write(path, content, uid, gid, mode):
     """Replaces a file in one step: nobody sees half of it, nor with another owner."""
     folder = os.path.dirname(path)
-    os.makedirs(folder, 0o755, exist_ok=True)
-    handle, new = tempfile.mkstemp(prefix=".edge-", dir=folder)
+    make_folder(folder)
+    _sweep(folder)
+    handle, new = tempfile.mkstemp(prefix=_HALF, dir=folder)
     try:
         with os.fdopen(handle, "wb") as f:
             f.write(content)

@@ -89,8 +89,7 @@ def public_half(ctl, path):
 
 def make(ctl, path, kind):
     folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        os.makedirs(folder, 0o700 if kind == "image" else 0o755)
+    boxconfig.make_folder(folder, 0o700 if kind == "image" else 0o755)
     owner = boxconfig.ids(OWNER) if kind == "deb" else (0, 0)
     # Whole, with its owner, or not at all: half a key would be in the way next time.
     new = path + ".new"

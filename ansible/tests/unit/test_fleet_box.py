@@ -291,6 +291,25 @@ class OnDisk(unittest.TestCase):
         self.assertEqual(stat.S_IMODE(os.stat(old).st_mode), 0o600)
         self.assertEqual(sorted(os.listdir(self.root)), ["old", "tls"])  # nothing half written is left
 
+    def test_a_strict_umask(self):
+        """The daemons are other users than root, and have to reach their files."""
+        before = os.umask(0o077)
+        self.addCleanup(os.umask, before)
+        path = os.path.join(self.root, "etc/secrets/tls/web.key")
+        boxconfig.write(path, b"1", os.getuid(), os.getgid(), 0o640)
+        modes = [stat.S_IMODE(os.stat(os.path.join(self.root, p)).st_mode) for p in ("etc", "etc/secrets", "etc/secrets/tls", "etc/secrets/tls/web.key")]
+        self.assertEqual(modes, [0o755, 0o755, 0o755, 0o640])
+        boxconfig.make_folder(os.path.join(self.root, "keys"), 0o700)
+        self.assertEqual(stat.S_IMODE(os.stat(os.path.join(self.root, "keys")).st_mode), 0o700)
+
+    def test_what_a_killed_run_has_left(self):
+        old, new = (os.path.join(self.root, name) for name in (".edge-abc", ".edge-def"))
+        for path in (old, new):
+            boxconfig.write(path, b"half", os.getuid(), os.getgid(), 0o600)
+        os.utime(old, (1, 1))
+        boxconfig.write(os.path.join(self.root, "x"), b"1", os.getuid(), os.getgid(), 0o600)
+        self.assertEqual(sorted(os.listdir(self.root)), [".edge-def", "x"])  # the other may be written right now
+
     def test_a_user_that_is_not_there(self):
         with self.assertRaisesRegex(boxconfig.Refused, "no user or group no-such-user: install the package first"):
             boxconfig.ids({"owner": "no-such-user", "group": "root"})
