@@ -28,12 +28,16 @@ def parse(raw):
         return None
     try:
         lock = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
     if not isinstance(lock, dict) or not isinstance(lock.get("owner"), str) \
-            or not isinstance(lock.get("until_boot"), (int, float)) or not isinstance(lock.get("boot_id"), str):
+            or not _number(lock.get("until_boot")) or not isinstance(lock.get("boot_id"), str):
         raise ValueError("it has no owner, no end or no boot id")
     return lock
+
+
+def _number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def holds(lock, clock):

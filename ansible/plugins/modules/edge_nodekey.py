@@ -96,8 +96,13 @@ def make(ctl, path, kind):
     if os.path.lexists(new):
         os.unlink(new)
     ctl.call("guard", "key", "--out", new)
-    os.chown(new, *owner)
-    os.chmod(new, stat.S_IRUSR | stat.S_IWUSR)
+    # Not by its name: in a folder that is another's it may be a link by now.
+    file = os.open(new, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fchown(file, *owner)
+        os.fchmod(file, stat.S_IRUSR | stat.S_IWUSR)
+    finally:
+        os.close(file)
     os.link(new, path)  # never over another that has been made meanwhile
     os.unlink(new)
 

@@ -158,7 +158,8 @@ class LeaseTest(unittest.TestCase):
 
     def test_files(self):
         self.assertIsNone(lease.parse(None))
-        for raw in ("", "{", "[]", "{}", '{"owner": 1, "until_boot": 1, "boot_id": ""}', '{"owner": "x", "until_boot": "1", "boot_id": ""}'):
+        for raw in ("", "{", "[]", "{}", '{"owner": 1, "until_boot": 1, "boot_id": ""}', '{"owner": "x", "until_boot": "1", "boot_id": ""}', "[" * 60000, '{"owner": "x", "boot_id": "b", "until_boot": NaN}',
+                    '{"owner": "x", "boot_id": "b", "until_boot": 1e999}', '{"owner": "x", "boot_id": "b", "until_boot": true}'):
             with self.assertRaises(ValueError):
                 lease.parse(raw)
         self.assertIsNone(lease.shown(self.held(), lease.Clock(0, 999.0, "boot-1")))
