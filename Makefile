@@ -35,8 +35,9 @@ test: ## everything that must hold; installs what it needs
 	$(MAKE) check
 	rm -rf out/test # run.sh: one late test of thousands on a busy machine is told (out/test/flaky.txt) instead of stopping everything
 	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 20m
-	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v -e '/e2e$$' -e '/test/image$$')" -race -timeout 20m -p 1
+	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v -e '/e2e$$' -e '/test/image$$' -e '/test/rollout$$')" -race -timeout 20m -p 1
 	bash test/rerun/run.sh out/test image ./test/image -race -timeout 20m -run '^TestShort' # the rest of it needs an image
+	bash test/rerun/run.sh out/test rollout ./test/rollout -race -timeout 20m -skip '^(TestByHand|TestUpgradeRole)$$' # these are of make rollout-test alone
 	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 40m # it builds the daemons with the race detector; the lab's relays need the speed
 
 image: ## the appliance: disk images, payload, SBOM in out/image (PROFILE=cloud|metal VERSION=1.2.0; keys: docs/image.md)
@@ -115,9 +116,10 @@ deb-test: ## install, upgrade, remove and purge it in fresh roots of bookworm an
 	sh test/install.sh test
 	$(GO) test -v -count=1 -timeout 40m -run '^(TestInstallFresh|TestBuildAfresh)$$' ./image/deb -args -roots bookworm,trixie -cache $(CURDIR)/out/cache/deb
 
-rollout-test: ## nine Debian systems over five sites, rolled by Ansible under traffic (TEST= for a part)
+rollout-test: ## nine Debian systems over five sites, rolled by Ansible under traffic; within an hour; writes out/bench/rollout.json (TEST= and PARTS= for a part)
 	sh test/install.sh test
-	$(GO) test -v -count=1 -timeout 60m -run '$(or $(TEST),^Test)' ./test/rollout -args -long
+	mkdir -p out/bench
+	$(GO) test -v -count=1 -timeout 60m -run '$(or $(TEST),^Test)' ./test/rollout -args -long -figures $(CURDIR)/out/bench/rollout.json $(if $(PARTS),-parts '$(PARTS)')
 
 clean: ## remove out
 	rm -rf out

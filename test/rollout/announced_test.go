@@ -152,6 +152,34 @@ func (f *fleet) moves(seen []sighting) []time.Time {
 	return moves
 }
 
+// leaves are the boxes that have left, in their order, and those paths of them that were
+// not marked before.
+func leaves(seen []sighting) (left, unmarked []string) {
+	known := map[string]paths{}
+	for _, s := range seen {
+		before := known[s.router]
+		known[s.router] = s.paths
+		gone := map[string]bool{}
+		for prefix, boxes := range before {
+			for box, state := range boxes {
+				if _, ok := s.paths[prefix][box]; ok {
+					continue
+				}
+				gone[box] = true
+				if state != pathLast {
+					unmarked = append(unmarked, fmt.Sprintf("%s of %s at %s", prefix, box, s.at.Format("15:04:05.000")))
+				}
+			}
+		}
+		for box := range gone {
+			if !slices.ContainsFunc(served(), func(p netip.Prefix) bool { return s.paths[p][box] != "" }) {
+				left = append(left, box)
+			}
+		}
+	}
+	return left, unmarked
+}
+
 // attracts says whether there is a path that routers prefer.
 func (p paths) attracts(prefix netip.Prefix) bool {
 	for _, state := range p[prefix] {
@@ -199,6 +227,39 @@ func TestLeast(t *testing.T) {
 		}
 		if got := len(f.moves(c.seen)); got != c.moves {
 			t.Errorf("%s: %d moves, want %d", c.what, got, c.moves)
+		}
+	}
+}
+
+// TestLeaves: who leaves has told so before, with each prefix.
+func TestLeaves(t *testing.T) {
+	is := func(v4, v6 pathState) paths {
+		p := nothing()
+		for prefix, state := range map[netip.Prefix]pathState{lab.Prefix4: v4, lab.Prefix6: v6} {
+			if state != "" {
+				p[prefix]["a1"] = state
+			}
+		}
+		return p
+	}
+	for _, c := range []struct {
+		what           string
+		seen           []paths
+		left, unmarked int
+	}{
+		{"marked", []paths{is(pathFull, pathFull), is(pathLast, pathLast), is("", "")}, 1, 0},
+		{"one after the other", []paths{is(pathFull, pathFull), is(pathLast, pathLast), is(pathLast, ""), is("", ""), is(pathFull, pathFull)}, 1, 0},
+		{"one prefix unmarked", []paths{is(pathFull, pathFull), is(pathFull, pathLast), is("", "")}, 1, 1},
+		{"unmarked", []paths{is(pathFull, pathFull), is("", "")}, 1, 2},
+		{"back before it has left", []paths{is(pathFull, pathFull), is(pathLast, pathLast), is(pathLast, ""), is(pathFull, pathFull)}, 0, 0},
+		{"twice", []paths{is(pathLast, pathLast), is("", ""), is(pathFull, pathFull), is(pathLast, pathLast), is("", "")}, 2, 0},
+	} {
+		var seen []sighting
+		for _, p := range c.seen {
+			seen = append(seen, sighting{time.Now(), "r-a", p})
+		}
+		if left, unmarked := leaves(seen); len(left) != c.left || len(unmarked) != c.unmarked {
+			t.Errorf("%s: left %v, unmarked %v", c.what, left, unmarked)
 		}
 	}
 }

@@ -27,9 +27,11 @@ func checkNew(ctx context.Context, t *testing.T, f *fleet) error {
 }
 
 func convergeNew(ctx context.Context, t *testing.T, f *fleet) error {
-	if _, err := f.playsWell(ctx, t, "site", nil, "--diff"); err != nil {
+	got, err := f.playsWell(ctx, t, "site", nil, "--diff")
+	if err != nil {
 		return err
 	}
+	f.measured("converge/new boxes", got.took.Seconds(), "s")
 	return f.settled(ctx)
 }
 
@@ -40,6 +42,7 @@ func convergeAgain(ctx context.Context, t *testing.T, f *fleet) error {
 		if err == nil && len(got.changes) > 0 {
 			err = fmt.Errorf("a second run changes %v", got.changes)
 		}
+		f.measured("converge/nothing to do", got.took.Seconds(), "s")
 		return err
 	})
 }

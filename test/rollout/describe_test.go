@@ -62,6 +62,7 @@ func (f *fleet) describe() error {
 		}
 	}
 	part["proxy"].(tree)["ticket_key_file"] = secretsDir + "/" + keyFiles["ticket"]
+	part["guard"].(tree)["max_planned"] = f.scale.planned
 	all["fleet"] = part
 	var sites []any
 	for i, s := range f.Topology.Sites {

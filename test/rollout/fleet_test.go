@@ -17,16 +17,17 @@ import (
 	"github.com/catchment-dev/edge/test/story"
 )
 
-// scale is how large a fleet is: the nodes of each site, and its floor.
+// scale is how large a fleet is: the nodes of each site, its floor, and how many sites
+// may leave at a time by an order.
 type scale struct {
-	nodes []int
-	floor int
+	nodes          []int
+	floor, planned int
 }
 
 // nine and three are the long and the short form. Of three sites one may be away, of
 // five two.
-func nine() scale  { return scale{nodes: []int{2, 2, 2, 2, 1}, floor: 3} }
-func three() scale { return scale{nodes: []int{1, 1, 1}, floor: 2} }
+func nine() scale  { return scale{nodes: []int{2, 2, 2, 2, 1}, floor: 3, planned: 2} }
+func three() scale { return scale{nodes: []int{1, 1, 1}, floor: 2, planned: 1} }
 
 // operatorName is the host of the operator; it is no client, but attached like one.
 const operatorName = "operator"
@@ -245,6 +246,8 @@ func nodeConfig(yaml, dir, name string) string {
 			line = strings.Replace(line, dir+"/"+name, "/var/log/edgeproxy", 1)
 		case "lease":
 			line = strings.Replace(line, "5s", "15s", 1)
+		case "drain_time": // a router is asked twice a second
+			line = strings.Replace(line, "1s", "2s", 1)
 		case "promise_lease": // how long an edged that has just started does not leave
 			line = strings.Replace(line, "10s", "5s", 1)
 		}

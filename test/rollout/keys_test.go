@@ -89,7 +89,7 @@ func rotateKeys(ctx context.Context, t *testing.T, f *fleet) error {
 			return err
 		}
 		// A box that is off is named, and not left out without a word.
-		if err := f.refuses(ctx, t, "rotate_keys", nil, "the step use of the gossip keys does not begin",
+		if err := f.refuses(ctx, t, "rotate_keys", nil, nil, "the step use of the gossip keys does not begin",
 			down.Name()+": it was not reached", "rotate_leave_out="+down.Name()); err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func rotateKeys(ctx context.Context, t *testing.T, f *fleet) error {
 		if err := errors.Join(f.keysInUse(ctx, others), f.resumes(ctx, sessions), down.switchOn(ctx)); err != nil {
 			return err
 		}
-		if err := f.refuses(ctx, t, "rotate_keys", nil,
+		if err := f.refuses(ctx, t, "rotate_keys", nil, nil,
 			down.Name()+": it encrypts with "+before[0], "the playbook site with --limit brings it back"); err != nil {
 			return err
 		}
@@ -118,9 +118,9 @@ func rotateKeys(ctx context.Context, t *testing.T, f *fleet) error {
 }
 
 // refuses has a playbook that is to fail, and to say why.
-func (f *fleet) refuses(ctx context.Context, t *testing.T, playbook string, extra vars, says ...string) error {
+func (f *fleet) refuses(ctx context.Context, t *testing.T, playbook string, extra vars, args []string, says ...string) error {
 	t.Helper()
-	got, err := f.play(ctx, playbook, extra)
+	got, err := f.play(ctx, playbook, extra, args...)
 	if err != nil {
 		return err
 	}

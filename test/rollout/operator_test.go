@@ -153,6 +153,19 @@ func (r *running) wait(ctx context.Context) error {
 	return nil
 }
 
+// meanwhile ends with the command: what is waited for does not come any more.
+func (r *running) meanwhile(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-r.Done():
+			end(fmt.Errorf("the command has ended\n%s", r.text()))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { end(nil) }
+}
+
 // killAll is kill -9 of the command and of the processes that it has forked, as when a
 // terminal or a machine is gone. The connections of ssh that it leaves behind stay.
 func (r *running) killAll() {
@@ -188,17 +201,23 @@ func (f *fleet) begin(playbook string, extra vars, args ...string) (*running, er
 	return f.operator.begin(append(all, args...)...)
 }
 
-// play runs a playbook to its end. An error says that it could not be run; that it has
-// failed is the result's to say, and one that fails before it begins has no hosts.
+// play runs a playbook to its end.
 func (f *fleet) play(ctx context.Context, playbook string, extra vars, args ...string) (result, error) {
 	r, err := f.begin(playbook, extra, args...)
 	if err != nil {
 		return result{}, err
 	}
-	waitErr := r.wait(ctx)
+	got, err := r.result(ctx)
 	if *verbose {
 		f.t.Logf("%s\n%s", playbook, r.text())
 	}
+	return got, errors.Join(err, f.rememberSecrets())
+}
+
+// result waits for the end of a playbook. An error says that it could not be run; that it
+// has failed is the result's to say, and one that fails before it begins has no hosts.
+func (r *running) result(ctx context.Context) (result, error) {
+	waitErr := r.wait(ctx)
 	if ctx.Err() != nil {
 		return result{}, waitErr
 	}
@@ -207,7 +226,7 @@ func (f *fleet) play(ctx context.Context, playbook string, extra vars, args ...s
 		return result{}, fmt.Errorf("%w\n%s", err, r.text())
 	}
 	got.took, got.failed = time.Since(r.begun), waitErr != nil
-	return got, f.rememberSecrets()
+	return got, nil
 }
 
 // playsWell is play where every node is to succeed.

@@ -28,7 +28,12 @@ var (
 
 func TestMain(m *testing.M) {
 	lab.Janitor()
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := writeFigures(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // size is that of the fleet that the flags ask for.
@@ -42,7 +47,7 @@ func size() scale {
 // TestRollout has Ansible bring up a fleet of boxes that have nothing of ours, keep it as
 // it is described, and roll it.
 func TestRollout(t *testing.T) {
-	ctx := limit(t, map[bool]time.Duration{true: time.Hour, false: 12 * time.Minute}[*long])
+	ctx := limit(t, map[bool]time.Duration{true: time.Hour, false: 15 * time.Minute}[*long || *only != ""])
 	f := newFleet(ctx, t, size())
 	f.goesUp(ctx, t, []part{
 		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, f *fleet) error { return f.operator.install(ctx) }, false},
@@ -55,6 +60,10 @@ func TestRollout(t *testing.T) {
 		{"a mistake is refused before any box is changed", refuseMistake, false},
 		{"a change is applied under traffic", applyChange, true},
 		{"the keys are changed under traffic, with a node off", rotateKeys, true},
+		{"the fleet is upgraded under traffic", upgrade, true},
+		{"it is taken back under traffic", rollback, true},
+		{"the controller dies in the middle of a node, and Ctrl-C", killed, true},
+		{"a node breaks in a wave, and the upgrade goes on when it is repaired", breakOne, false},
 		{"no secret is told", noSecretTold, false},
 	})
 }

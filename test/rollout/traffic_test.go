@@ -83,8 +83,9 @@ type verdict struct {
 	seen  []sighting
 }
 
-// underTraffic runs something while clients ask, and judges: no request fails, and at no
-// time do fewer sites announce than the floor.
+// underTraffic runs something while clients ask, and judges: no request fails,
+// nothing is withdrawn that was not marked before, and at no time do fewer sites announce
+// than the floor.
 func (f *fleet) underTraffic(ctx context.Context, t *testing.T, run func(context.Context) error) error {
 	t.Helper()
 	_, err := f.observe(ctx, t, run)
@@ -123,6 +124,9 @@ func (f *fleet) judge(t *testing.T, v verdict, samples lab.Samples) error {
 	}
 	if most := mostPerMove * len(moves); v.broken > most {
 		errs = append(errs, fmt.Errorf("%d connections broke in %d moves of a site's traffic, more than %d", v.broken, len(moves), most))
+	}
+	if _, unmarked := leaves(v.seen); len(unmarked) > 0 {
+		errs = append(errs, fmt.Errorf("these were withdrawn and not marked with 65535:0 before: %v", unmarked))
 	}
 	if v.least < f.floor {
 		errs = append(errs, fmt.Errorf("only %d sites have announced, the floor is %d", v.least, f.floor))
