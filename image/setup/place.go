@@ -48,6 +48,9 @@ const (
 	okFile     = ownDir + "/ok"
 	resultFile = ownDir + "/result.json"
 	rescueFile = "00-edge-rescue.network"
+	// By what people may log in in rescue: a change that is taken back leads there again.
+	admittedKeys     = ownDir + "/rescue-keys"
+	admittedPassword = ownDir + "/rescue-password"
 )
 
 // Good puts the files of a generation in force and says so in r. What cannot be
@@ -88,10 +91,26 @@ func (p Place) good(t Tree, r *Result) error {
 	return p.file(okFile, nil, access{mode: 0o644})
 }
 
-// Rescue puts the files of a box without a configuration in force.
+// Rescue puts the files of a box without a configuration in force again. Who could log
+// in when this boot came to rescue can do so now, and nobody else.
 func (p Place) Rescue(r Result) error {
 	r.Format, r.State = format, Rescue
-	return p.rescue(nil, "", r)
+	// What cannot be read was not written: there was none.
+	keys, _ := os.ReadFile(filepath.Join(p.Run, admittedKeys))
+	password, _ := os.ReadFile(filepath.Join(p.Run, admittedPassword))
+	return p.rescue(keys, string(password), r)
+}
+
+// admit remembers by what people may log in in rescue, for Rescue.
+func (p Place) admit(keys []byte, password string) (err error) {
+	for name, content := range map[string][]byte{admittedKeys: keys, admittedPassword: []byte(password)} {
+		if len(content) == 0 {
+			err = errors.Join(err, p.remove(name))
+			continue
+		}
+		err = errors.Join(err, p.file(name, content, access{mode: 0o600}))
+	}
+	return err
 }
 
 // rescue does as much as can be done: whatever fails, the rest may let somebody in.

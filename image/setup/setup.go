@@ -10,6 +10,7 @@
 package setup
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -358,7 +359,7 @@ func (b *boot) rescue(found source) (Result, error) {
 	if len(b.result.Errors) == 0 && !found.ok {
 		b.result.State = Unconfigured
 	}
-	return b.result, b.o.Place.rescue(b.keys, b.password, b.result)
+	return b.result, errors.Join(b.o.Place.admit(b.keys, b.password), b.o.Place.rescue(b.keys, b.password, b.result))
 }
 
 // String is the result in one line, for the log.
