@@ -43,6 +43,10 @@ func (b *runningBox) Look(ctx context.Context, r confirm.Rules) (f confirm.Facts
 	return f
 }
 
+// greetLimit is what sshd has to greet: a box whose daemons all start at once is late, and
+// not cut off. It leaves room for more than one try in confirm.SSHGrace.
+const greetLimit = 3 * time.Second
+
 // sshAnswers says whether sshd greets on an address of this box. The address is
 // looked for first: once it is gone from the box, another one may answer on it.
 func sshAnswers(ctx context.Context, at string) bool {
@@ -50,13 +54,13 @@ func sshAnswers(ctx context.Context, at string) bool {
 	if err != nil || !ownAddress(a.Addr()) {
 		return false
 	}
-	d := net.Dialer{Timeout: 800 * time.Millisecond}
+	d := net.Dialer{Timeout: greetLimit}
 	c, err := d.DialContext(ctx, "tcp", at)
 	if err != nil {
 		return false
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(800 * time.Millisecond))
+	c.SetDeadline(time.Now().Add(greetLimit))
 	greeting := make([]byte, 4)
 	_, err = io.ReadFull(c, greeting)
 	return err == nil && string(greeting) == "SSH-"
