@@ -134,11 +134,12 @@ def elsewhere(decision):
     return decision.get("rung") == "withheld" and str(decision.get("reason", "")).startswith("announced at ")
 
 
-def _asleep(status):
-    """Whether all that is not known is not asked for, since its service is drained:
-    the VIPs of a drained node are not served, so their probes do not run."""
-    unknown = [p for p in status.get("probes") or [] if p.get("state") == "unknown"]
-    return bool(unknown) and all(str(p.get("last_error", "")).endswith(" is drained") for p in unknown)
+def _asleep(status, states):
+    """Whether all probes of these states are not run, since their service is drained:
+    the VIPs of a drained node are not served. One that has failed while the daemons
+    started, before the drain was in force, stays down for as long."""
+    found = [p for p in status.get("probes") or [] if p.get("state") in states]
+    return bool(found) and all(str(p.get("last_error", "")).endswith(" is drained") for p in found)
 
 
 def _health(status):
@@ -148,7 +149,8 @@ def _health(status):
         health = c.get("health", "unknown")
         if elsewhere(d) or health in ("healthy", "full"):
             continue
-        if health == "unknown" and status.get("drains") and not on_air(d) and _asleep(status):
+        states = ("unknown",) if health == "unknown" else ("unknown", "down")
+        if status.get("drains") and not on_air(d) and _asleep(status, states):
             continue
         out.append(f"{d.get('prefix')} is {'of unknown health' if health == 'unknown' else health}: {c.get('reason') or 'no reason is known yet'}")
     return out

@@ -132,6 +132,23 @@ class ReadinessTest(unittest.TestCase):
         awake["drains"] = []
         self.assertIn("of unknown health", readiness.judge(awake, NOW)[0][0])
 
+    def test_asleep_after_it_failed(self):
+        """One that failed while the daemons of a drained node started stays down."""
+        def sick(text, more=()):
+            out = drained()
+            out["probes"] += [{"probe": "web6-vip", "state": "down", "last_error": text}, *more]
+            for c in out["conditions"]:
+                c.update(health="sick", reason=f"web6-vip is down: {text}")
+            return out
+        asleep = "tls handshake with x: no answer within 4s; last round unknown: probe could not run: service web6 is drained"
+        self.assertEqual(readiness.judge(sick(asleep), NOW)[0], [])
+        self.assertIn(" is sick: web6-vip is down", readiness.judge(sick("tls handshake with x: no answer within 4s"), NOW)[0][0])
+        other = [{"probe": "proxy", "state": "down", "last_error": "no such process"}]
+        self.assertIn(" is sick: ", readiness.judge(sick(asleep, other), NOW)[0][0])
+        awake = sick(asleep)
+        awake["drains"] = []
+        self.assertIn(" is sick: ", readiness.judge(awake, NOW)[0][0])
+
     def test_drain_text(self):
         for d, want in (
             (drain(), f"the node is drained until 2027-01-15 08:10:00 UTC (10m0s more): rollout one: x"),
