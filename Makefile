@@ -119,7 +119,7 @@ deb-test: ## install, upgrade, remove and purge it in fresh roots of bookworm an
 rollout-test: ## nine Debian systems over five sites, rolled by Ansible under traffic; within an hour; writes out/bench/rollout.json (TEST= and PARTS= for a part)
 	sh test/install.sh test
 	mkdir -p out/bench
-	$(GO) test -v -count=1 -timeout 60m -run '$(or $(TEST),^Test)' ./test/rollout -args -long -figures $(CURDIR)/out/bench/rollout.json $(if $(PARTS),-parts '$(PARTS)')
+	$(GO) test -v -count=1 -timeout 75m -run '$(or $(TEST),^Test)' ./test/rollout -args -long -figures $(CURDIR)/out/bench/rollout.json $(if $(PARTS),-parts '$(PARTS)')
 
 clean: ## remove out
 	rm -rf out
