@@ -27,6 +27,8 @@ type fleet struct {
 	qemu     string
 	operator *operator.Operator
 	nodes    []*node
+	// server has the next version.
+	server *server
 }
 
 // node is a machine of the fleet, in the place of a box of the lab.
@@ -84,6 +86,9 @@ func newFleet(ctx context.Context, t *testing.T, b built) *fleet {
 func (f *fleet) close() {
 	if *keep != "" {
 		f.keepLogs()
+	}
+	if f.server != nil {
+		f.server.close()
 	}
 	if err := f.Close(); err != nil {
 		f.t.Error(err)
@@ -173,6 +178,18 @@ func (n *node) run(ctx context.Context, line string) (string, error) {
 	defer cancel()
 	out, err := n.fleet.operator.SSH(ctx, n.Addr4, line)
 	return strings.TrimSpace(out), err
+}
+
+// nextVersion makes the version that the fleet is rolled to, and serves it.
+func (f *fleet) nextVersion(ctx context.Context) (err error) {
+	p := &payloads{dir: filepath.Join(f.Dir(), "payloads")}
+	if err := remake(ctx, f.built, p.dir, []string{"WHOLE=yes"}, goodVersion); err != nil {
+		return err
+	}
+	if f.server, err = p.serve(f.Routers[routerName].Host, gateway, f.Dir()); err != nil {
+		return err
+	}
+	return copyFile(filepath.Join(f.operator.Fleet, "secrets", "fleet", "updates.crt"), f.server.cert)
 }
 
 // announced waits until the routers lead both prefixes to the machines at them.

@@ -126,3 +126,31 @@ func TestShortAim(t *testing.T) {
 		t.Error("a second one is followed")
 	}
 }
+
+// TestShortApart: of two boxes that are rolled one is there at any time.
+func TestShortApart(t *testing.T) {
+	start := time.Now()
+	path := func(seconds ...int) (seen []seenPath) {
+		for i, s := range seconds {
+			seen = append(seen, seenPath{start.Add(time.Duration(s) * time.Second), []pathState{pathFull, pathLast, pathGone, pathFull, pathGone}[i]})
+		}
+		return seen
+	}
+	for _, c := range []struct {
+		what string
+		a, b []seenPath
+		ok   bool
+	}{
+		{"one after the other", path(0, 10, 11, 60), path(0, 70, 71, 120), true},
+		{"the other first", path(0, 70, 71, 120), path(0, 10, 11, 60), true},
+		{"both at once", path(0, 10, 11, 60), path(0, 50, 51, 120), false},
+		{"one within the other", path(0, 10, 11, 60), path(0, 20, 21, 30), false},
+		{"one has not left", path(0, 10, 11, 60), path(0), false},
+		{"one has not come back", path(0, 10, 11), path(0, 70, 71, 120), false},
+		{"one leaves again", path(0, 10, 11, 60, 65), path(0, 70, 71, 120), false},
+	} {
+		if err := apart(c.a, c.b); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}

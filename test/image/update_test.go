@@ -20,7 +20,7 @@ func updateUnderTraffic(ctx context.Context, t *testing.T, l *lane) error {
 		defer cancel()
 		watch := newPathWatch(b.Routers[routerName], boxName, turnsEvery)
 		defer watch.stop()
-		asking := b.ask(ctx)
+		asking := askOf(ctx, b.Clients[clientName])
 		if err := l.goes(ctx, t, b, "upgrade --wait 2m "+l.overHTTPS(goodVersion), goodVersion, "b"); err != nil {
 			return err
 		}
@@ -123,12 +123,18 @@ type asking struct {
 	done   chan lab.Samples
 }
 
-func (b *box) ask(ctx context.Context) *asking {
+func askOf(ctx context.Context, client *lab.Client) *asking {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &asking{cancel: cancel, done: make(chan lab.Samples, 1)}
 	go func() {
-		samples, _ := b.Clients[clientName].Send(ctx, lab.Load{URL: webURL, Rate: askRate, For: 10 * time.Minute, Timeout: 10 * time.Second})
-		a.done <- samples
+		var all lab.Samples
+		for ctx.Err() == nil {
+			samples, err := client.Send(ctx, lab.Load{URL: webURL, Rate: askRate, For: 10 * time.Minute, Timeout: 10 * time.Second})
+			if all = append(all, samples...); err != nil {
+				break // who reads the samples finds too few
+			}
+		}
+		a.done <- all
 	}()
 	return a
 }
