@@ -35,7 +35,7 @@ test: ## everything that must hold; installs what it needs
 	$(MAKE) check
 	rm -rf out/test # run.sh: one late test of thousands on a busy machine is told (out/test/flaky.txt) instead of stopping everything
 	bash test/rerun/run.sh out/test units "$$($(GO) list ./... | grep -v /test/)" -race -timeout 20m
-	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v -e '/e2e$$' -e '/test/image$$' -e '/test/rollout$$')" -race -timeout 20m -p 1
+	bash test/rerun/run.sh out/test labs "$$($(GO) list ./test/... | grep -v -e '/e2e$$' -e '/test/image$$' -e '/test/rollout$$')" -race -timeout 30m -p 1
 	bash test/rerun/run.sh out/test image ./test/image -race -timeout 20m -run '^TestShort' # the rest of it needs an image
 	bash test/rerun/run.sh out/test rollout ./test/rollout -race -timeout 20m -skip '^(TestByHand|TestManyBoxes|TestUpgradeRole)$$' # these are of make rollout-test alone
 	bash test/rerun/run.sh out/test e2e ./test/e2e -v -timeout 40m # it builds the daemons with the race detector; the lab's relays need the speed
