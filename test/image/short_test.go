@@ -148,6 +148,8 @@ func TestShortApart(t *testing.T) {
 		{"one has not left", path(0, 10, 11, 60), path(0), false},
 		{"one has not come back", path(0, 10, 11), path(0, 70, 71, 120), false},
 		{"one leaves again", path(0, 10, 11, 60, 65), path(0, 70, 71, 120), false},
+		{"one is less attractive for a moment", append(path(0, 3), path(4, 10, 11, 60)...), path(0, 70, 71, 120), true},
+		{"one is withdrawn at once", append(path(0), path(0, 10, 11, 60)[2:]...), path(0, 70, 71, 120), false},
 	} {
 		if err := apart(c.a, c.b); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.what, err)
