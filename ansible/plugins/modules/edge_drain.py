@@ -10,7 +10,7 @@ description:
   - C(drained) orders C(edged) to leave, and with C(wait) returns when all is off the air and nothing is served any
     more, as C(edgectl drain --wait) does. If that is not so in time, it fails with who refused and why, and takes its own order
     back, unless C(keep) is set.
-  - C(undrained) takes the order back, if the node is healthy, and with C(wait) returns when its routers hold what it announces.
+  - C(undrained) takes the order back, if the node is healthy or becomes so within 10 s of C(wait), and with C(wait) returns when its routers hold what it announces.
   - An order of somebody else is neither replaced nor taken back. An order is known again by its C(owner), or without
     one by its C(reason).
   - It never forces anything past the guard. C(edgectl drain --force) does, by hand.
@@ -149,6 +149,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.catchment.edge.plugins.module_utils import appliance, boot, durations, edged, orders, readiness, routes, turn
 
+SETTLE = 10  # seconds, at most, that a node has to be healthy before an undrain
+
 
 class Order:
     """What is asked for."""
@@ -285,7 +287,9 @@ def undrain(o):
         refuse_others(o, before, "take back")
         left = await_back(o, before)[1] if not module.check_mode else []
         finish_undrain(o, before, before, False, left)
-    unhealthy, _ = readiness.judge(before, time.time(), boot.facts(module), module.params["ignore_alarms"])
+    before, unhealthy = settled(o, before)
+    if o.split(before)[0] is None:  # it has ended, or somebody has replaced it meanwhile
+        undrain(o)
     if unhealthy and not module.params["force"]:
         module.fail_json(msg=f"{before.get('node')} is not healthy, and stays drained: {'; '.join(unhealthy)}. Mend it, or use force: true",
                          **o.end(before, False, before, left=unhealthy))
@@ -294,6 +298,18 @@ def undrain(o):
         module.exit_json(**o.end(after, True, before))
     status, left = await_back(o, o.client.undrain(scope_of(o)))
     finish_undrain(o, before, status, True, left)
+
+
+def settled(o, status):
+    """The last status, and why the node is not healthy: what passes within seconds, such as
+    a box that was too busy to judge, is no reason."""
+    until = o.begun + min(o.wait, SETTLE)
+    while True:
+        unhealthy, _ = readiness.judge(status, time.time(), boot.facts(o.module), o.module.params["ignore_alarms"])
+        if not unhealthy or time.monotonic() >= until or o.module.check_mode or o.module.params["force"]:
+            return status, unhealthy
+        time.sleep(o.interval)
+        status = o.client.status()
 
 
 def finish_undrain(o, before, status, changed, left):
