@@ -42,7 +42,8 @@ func TestCollectOfDebian(t *testing.T) {
 	// crc32c_intel is there because libcrc32c asks softly for "crc32c".
 	before(t, x, "crc32c_intel", "libcrc32c", "erofs")
 	before(t, x, "dm_bufio", "dm_verity")
-	before(t, x, "virtio_ring", "virtio", "virtio_blk")
+	before(t, x, "virtio_ring", "virtio_blk")
+	before(t, x, "virtio", "virtio_blk")
 	again, err := Decode(x.Encode())
 	if err != nil {
 		t.Fatal(err)
