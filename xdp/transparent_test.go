@@ -119,7 +119,7 @@ func TestOthersPassUntouched(t *testing.T) {
 	busy := d.feeder()
 	g.Go(func() error {
 		syn, known := tcpTo(bothVIPs(85)[0], flagSYN), tcpTo(bothVIPs(85)[1], flagACK) // of a local backend
-		for i := 0; i < 50 || !stop.Load(); i++ { // some also where this one is scheduled late
+		for i := 0; i < 50 || !stop.Load(); i++ {                                      // some also where this one is scheduled late
 			for _, f := range [][]byte{from(syn, i), from(known, i%100)} {
 				busy.meta.DataEnd = uint32(len(f))
 				// Not with an interface: this thread is in another namespace.
