@@ -60,6 +60,19 @@ func (r *Running) Wait(ctx context.Context) error {
 	return nil
 }
 
+// Meanwhile ends with the command: what is waited for does not come any more.
+func (r *Running) Meanwhile(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-r.Done():
+			end(fmt.Errorf("the command has ended\n%s", r.Text()))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { end(nil) }
+}
+
 // KillAll is kill -9 of the command and of the processes that it has forked, as when a
 // terminal or a machine is gone. The connections of ssh that it leaves behind stay.
 func (r *Running) KillAll() {
@@ -92,13 +105,18 @@ func (o *Operator) BeginPlay(playbook string, extra Vars, args ...string) (*Runn
 	return o.Begin(append(all, args...)...)
 }
 
-// Play runs a playbook to its end. An error says that it could not be run; that it has
-// failed is the result's to say, and one that fails before it begins has no hosts.
+// Play runs a playbook to its end; see Result.
 func (o *Operator) Play(ctx context.Context, playbook string, extra Vars, args ...string) (Result, error) {
 	r, err := o.BeginPlay(playbook, extra, args...)
 	if err != nil {
 		return Result{}, err
 	}
+	return r.Result(ctx)
+}
+
+// Result waits for the end of a playbook. An error says that it could not be run; that it
+// has failed is the result's to say, and one that fails before it begins has no hosts.
+func (r *Running) Result(ctx context.Context) (Result, error) {
 	waitErr := r.Wait(ctx)
 	if ctx.Err() != nil {
 		return Result{}, waitErr

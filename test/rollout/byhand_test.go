@@ -43,7 +43,7 @@ func (f *fleet) installByHand(ctx context.Context, n *node, version string) erro
 	if err := f.bring(n, version); err != nil {
 		return err
 	}
-	if _, err := f.operator.ssh(ctx, n, "apt-get -q -y install "+bringTo); err != nil {
+	if _, err := f.operator.SSH(ctx, n.Addr4, "apt-get -q -y install "+bringTo); err != nil {
 		return err
 	}
 	config, err := n.config()
@@ -54,11 +54,11 @@ func (f *fleet) installByHand(ctx context.Context, n *node, version string) erro
 		return err
 	}
 	for _, part := range []string{"fleet", filepath.Join("nodes", n.Name())} {
-		if err := copyTree(n.inside(secretsDir), filepath.Join(f.operator.fleet, "secrets", part)); err != nil {
+		if err := copyTree(n.inside(secretsDir), filepath.Join(f.operator.Fleet, "secrets", part)); err != nil {
 			return fmt.Errorf("copy secrets to %s: %w", n.Name(), err)
 		}
 	}
-	_, err = f.operator.ssh(ctx, n, `set -e
+	_, err = f.operator.SSH(ctx, n.Addr4, `set -e
 cd `+secretsDir+`
 chmod 0755 .
 chown edgeproxy: *.example.net.*
@@ -113,14 +113,14 @@ func restartUnderTraffic(ctx context.Context, t *testing.T, f *fleet) error {
 		if err != nil {
 			return err
 		}
-		if _, err := f.operator.ssh(ctx, n, "systemctl restart edged"); err != nil {
+		if _, err := f.operator.SSH(ctx, n.Addr4, "systemctl restart edged"); err != nil {
 			return err
 		}
 		if st, err := n.Status(ctx); err != nil || !st.Started.After(before.Started) {
 			return fmt.Errorf("edged of %s has not restarted, %v", n.Name(), err)
 		}
 		err = lab.UntilEvery(ctx, 500*time.Millisecond, "edged of "+n.Name()+" reloads", func() error {
-			_, err := f.operator.ssh(ctx, n, "systemctl reload edged") // not before its first round of probes is over
+			_, err := f.operator.SSH(ctx, n.Addr4, "systemctl reload edged") // not before its first round of probes is over
 			return err
 		})
 		if err != nil {
@@ -143,7 +143,7 @@ func upgradeUnderTraffic(ctx context.Context, t *testing.T, f *fleet) error {
 			"apt-get -q -y install " + bringTo + " && systemctl restart edgeproxy edgebgp",
 			"edgectl undrain",
 		} {
-			if _, err := f.operator.ssh(ctx, n, line); err != nil {
+			if _, err := f.operator.SSH(ctx, n.Addr4, line); err != nil {
 				return err
 			}
 			t.Logf("%5.1f s  %s", time.Since(start).Seconds(), line)
@@ -208,7 +208,7 @@ func reboot(ctx context.Context, t *testing.T, f *fleet) error {
 	_, boots := n.current()
 	start := time.Now()
 	// The connection may break before the command is done.
-	_, _ = f.operator.ssh(ctx, n, "systemctl reboot")
+	_, _ = f.operator.SSH(ctx, n.Addr4, "systemctl reboot")
 	err := lab.Until(ctx, n.Name()+" boots again", func() error {
 		if _, now := n.current(); now == boots {
 			return errors.New("it has not ended")

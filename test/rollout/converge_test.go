@@ -31,7 +31,7 @@ func convergeNew(ctx context.Context, t *testing.T, f *fleet) error {
 	if err != nil {
 		return err
 	}
-	f.measured("converge/new boxes", got.took.Seconds(), "s")
+	f.measured("converge/new boxes", got.Took.Seconds(), "s")
 	return f.settled(ctx)
 }
 
@@ -39,10 +39,10 @@ func convergeNew(ctx context.Context, t *testing.T, f *fleet) error {
 func convergeAgain(ctx context.Context, t *testing.T, f *fleet) error {
 	return f.underTraffic(ctx, t, func(ctx context.Context) error {
 		got, err := f.playsWell(ctx, t, "site", nil, "--diff")
-		if err == nil && len(got.changes) > 0 {
-			err = fmt.Errorf("a second run changes %v", got.changes)
+		if err == nil && len(got.Changes) > 0 {
+			err = fmt.Errorf("a second run changes %v", got.Changes)
 		}
-		f.measured("converge/nothing to do", got.took.Seconds(), "s")
+		f.measured("converge/nothing to do", got.Took.Seconds(), "s")
 		return err
 	})
 }
@@ -69,10 +69,10 @@ func refuseMistake(ctx context.Context, t *testing.T, f *fleet) error {
 		if err != nil {
 			return err
 		}
-		if !got.failed || len(got.changes) > 0 {
-			return fmt.Errorf("a mistake %s is taken: %s, changes %v\n%s", what, got, got.changes, got.text)
+		if !got.Failed || len(got.Changes) > 0 {
+			return fmt.Errorf("a mistake %s is taken: %s, changes %v\n%s", what, got, got.Changes, got.Text)
 		}
-		t.Logf("%5.1f s  %s: refused by %v", got.took.Seconds(), what, got.failures)
+		t.Logf("%5.1f s  %s: refused by %v", got.Took.Seconds(), what, got.Failures)
 	}
 	after, err := f.configs(ctx)
 	if err == nil && !maps.Equal(before, after) {
@@ -91,11 +91,11 @@ func applyChange(ctx context.Context, t *testing.T, f *fleet) error {
 		if err != nil {
 			return err
 		}
-		if n := len(got.changed()); n != len(f.nodes) {
-			return fmt.Errorf("it was changed on %v", got.changed())
+		if n := len(got.Changed()); n != len(f.nodes) {
+			return fmt.Errorf("it was changed on %v", got.Changed())
 		}
-		if got, err = f.playsWell(ctx, t, "site", nil); err == nil && len(got.changes) > 0 {
-			err = fmt.Errorf("a second run changes %v", got.changes)
+		if got, err = f.playsWell(ctx, t, "site", nil); err == nil && len(got.Changes) > 0 {
+			err = fmt.Errorf("a second run changes %v", got.Changes)
 		}
 		return err
 	})
@@ -119,7 +119,7 @@ func noSecretTold(_ context.Context, _ *testing.T, f *fleet) error {
 	if err := f.rememberSecrets(); err != nil {
 		return err
 	}
-	logs, err := filepath.Glob(filepath.Join(f.operator.home, "log-*"))
+	logs, err := filepath.Glob(filepath.Join(f.operator.Home, "log-*"))
 	if err != nil || len(logs) < 3 {
 		return fmt.Errorf("the logs are %v, %v", logs, err)
 	}

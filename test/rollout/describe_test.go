@@ -92,13 +92,13 @@ func (f *fleet) write(all tree) error {
 		return fmt.Errorf("write %s: %w", fleetFile, err)
 	}
 	all["plugin"] = plugin
-	path := filepath.Join(f.operator.fleet, fleetFile)
+	path := filepath.Join(f.operator.Fleet, fleetFile)
 	return os.WriteFile(path, append(fmt.Appendf(nil, "plugin: %v\n", plugin), text...), 0o644)
 }
 
 // edit changes fleet.yaml as an editor does; undo puts back what was.
 func (f *fleet) edit(change func(all tree)) (undo func() error, err error) {
-	path := filepath.Join(f.operator.fleet, fleetFile)
+	path := filepath.Join(f.operator.Fleet, fleetFile)
 	was, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", fleetFile, err)
@@ -133,12 +133,12 @@ func (f *fleet) secrets() error {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(from, file.Name()))
-		path := filepath.Join(f.operator.fleet, "secrets", to)
+		path := filepath.Join(f.operator.Fleet, "secrets", to)
 		errs = append(errs, err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, b, 0o600))
 	}
 	ticket := make([]byte, 32)
 	rand.Read(ticket) // never fails
-	errs = append(errs, os.WriteFile(f.operator.keyFile("ticket"), []byte(base64.StdEncoding.EncodeToString(ticket)+"\n"), 0o600))
+	errs = append(errs, os.WriteFile(f.keyFile("ticket"), []byte(base64.StdEncoding.EncodeToString(ticket)+"\n"), 0o600))
 	return errors.Join(errs...)
 }
 
@@ -246,7 +246,7 @@ fleet:
 // file that they are of. What frames a key in PEM, and a certificate, anybody may know.
 func (f *fleet) secretLines() (map[string][]string, error) {
 	lines := map[string][]string{}
-	root := filepath.Join(f.operator.fleet, "secrets")
+	root := filepath.Join(f.operator.Fleet, "secrets")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) == ".crt" {
 			return err

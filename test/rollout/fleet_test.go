@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/catchment-dev/edge/test/lab"
+	"github.com/catchment-dev/edge/test/operator"
 	"github.com/catchment-dev/edge/test/story"
 )
 
@@ -62,7 +63,7 @@ type fleet struct {
 	t     *testing.T
 	nodes []*node
 	// operator has the fleet's description and reaches the nodes.
-	operator *operator
+	operator *operator.Operator
 	// debs are the packages by their versions.
 	debs map[string]string
 	// secretsSeen are the lines of all secrets that there have been, which must be told nobody.
@@ -108,12 +109,12 @@ func (f *fleet) furnish(ctx context.Context, base string) (err error) {
 	}
 	for _, s := range f.Topology.Sites {
 		for _, b := range s.Boxes {
-			n, hostKey, err := newNode(ctx, f.Lab, f.Boxes[b.Name], base, f.operator.public)
+			n, hostKey, err := newNode(ctx, f.Lab, f.Boxes[b.Name], base, f.operator.Public)
 			if err != nil {
 				return err
 			}
 			f.nodes = append(f.nodes, n)
-			if err := f.operator.knows(n.Addr4, hostKey); err != nil {
+			if err := f.operator.Knows(n.Addr4, hostKey); err != nil {
 				return err
 			}
 		}
@@ -143,7 +144,7 @@ func (f *fleet) boot(ctx context.Context) error {
 		if err := n.awaitUp(ctx); err != nil {
 			return err
 		}
-		_, err := f.operator.ssh(ctx, n, "true")
+		_, err := f.operator.SSH(ctx, n.Addr4, "true")
 		return err
 	})
 }

@@ -24,13 +24,13 @@ import (
 var keyFiles = map[string]string{"gossip": "gossip.key", "ticket": "tickets.key"}
 
 // keyFile is where the operator has the keys of a kind.
-func (o *operator) keyFile(kind string) string {
-	return filepath.Join(o.fleet, "secrets", "fleet", keyFiles[kind])
+func (f *fleet) keyFile(kind string) string {
+	return filepath.Join(f.operator.Fleet, "secrets", "fleet", keyFiles[kind])
 }
 
 // keys are the short names of the keys that the operator has of a kind.
-func (o *operator) keys(kind string) (names []string, err error) {
-	text, err := os.ReadFile(o.keyFile(kind))
+func (f *fleet) operatorKeys(kind string) (names []string, err error) {
+	text, err := os.ReadFile(f.keyFile(kind))
 	if err != nil {
 		return nil, fmt.Errorf("read keys: %w", err)
 	}
@@ -51,11 +51,11 @@ func (o *operator) keys(kind string) (names []string, err error) {
 
 // keysInUse: the nodes go by the keys that the operator has.
 func (f *fleet) keysInUse(ctx context.Context, nodes []*node) error {
-	gossip, err := f.operator.keys("gossip")
+	gossip, err := f.operatorKeys("gossip")
 	if err != nil {
 		return err
 	}
-	ticket, err := f.operator.keys("ticket")
+	ticket, err := f.operatorKeys("ticket")
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (f *fleet) keysInUse(ctx context.Context, nodes []*node) error {
 func rotateKeys(ctx context.Context, t *testing.T, f *fleet) error {
 	down := f.nodes[len(f.nodes)-2] // of nine it has another beside it
 	others := slices.DeleteFunc(slices.Clone(f.nodes), func(n *node) bool { return n == down })
-	before, err := f.operator.keys("gossip")
+	before, err := f.operatorKeys("gossip")
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func rotateKeys(ctx context.Context, t *testing.T, f *fleet) error {
 		if err := errors.Join(f.settled(ctx), f.keysInUse(ctx, f.nodes), f.resumes(ctx, sessions)); err != nil {
 			return err
 		}
-		after, err := f.operator.keys("gossip")
+		after, err := f.operatorKeys("gossip")
 		if err == nil && slices.Contains(after, before[0]) {
 			err = fmt.Errorf("the gossip keys are %v, and were %v", after, before)
 		}
@@ -124,13 +124,13 @@ func (f *fleet) refuses(ctx context.Context, t *testing.T, playbook string, extr
 	if err != nil {
 		return err
 	}
-	t.Logf("%5.1f s  %s: %s", got.took.Seconds(), playbook, got)
-	if !got.failed {
-		return fmt.Errorf("%s is not refused\n%s", playbook, got.text)
+	t.Logf("%5.1f s  %s: %s", got.Took.Seconds(), playbook, got)
+	if !got.Failed {
+		return fmt.Errorf("%s is not refused\n%s", playbook, got.Text)
 	}
 	for _, text := range says {
-		if !strings.Contains(got.text, text) {
-			return fmt.Errorf("%s does not say %q\n%s", playbook, text, got.text)
+		if !strings.Contains(got.Text, text) {
+			return fmt.Errorf("%s does not say %q\n%s", playbook, text, got.Text)
 		}
 	}
 	return nil

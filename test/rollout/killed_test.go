@@ -13,6 +13,7 @@ import (
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/test/lab"
+	"github.com/catchment-dev/edge/test/operator"
 )
 
 // killed has the controller die in the middle of a node, and an operator give up in the
@@ -30,7 +31,7 @@ func killed(ctx context.Context, t *testing.T, f *fleet) error {
 		if err != nil {
 			return err
 		}
-		r.killAll()
+		r.KillAll()
 		at := time.Now()
 		st, err := n.Status(ctx)
 		if err != nil {
@@ -52,8 +53,8 @@ func killed(ctx context.Context, t *testing.T, f *fleet) error {
 
 // colleagueWaits: somebody else, with a copy of the fleet's folder, is kept out by the lock.
 func (f *fleet) colleagueWaits(ctx context.Context, t *testing.T) error {
-	dir := filepath.Join(f.operator.home, "colleague")
-	if err := copyTree(dir, f.operator.fleet); err != nil {
+	dir := filepath.Join(f.operator.Home, "colleague")
+	if err := copyTree(dir, f.operator.Fleet); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(filepath.Join(dir, ".rollout")); err != nil {
@@ -83,22 +84,22 @@ func (f *fleet) interrupted(ctx context.Context, t *testing.T) error {
 	}
 	ended, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("it does not end by Ctrl-C"))
 	defer cancel()
-	if err := r.wait(ended); err == nil {
-		return fmt.Errorf("interrupted, it ends well\n%s", r.text())
+	if err := r.Wait(ended); err == nil {
+		return fmt.Errorf("interrupted, it ends well\n%s", r.Text())
 	} else if ended.Err() != nil {
 		return err
 	}
 	t.Logf("%5.1f s  it has ended by Ctrl-C", time.Since(at).Seconds())
 	if err := f.free(); err != nil {
-		return fmt.Errorf("%w\n%s", err, r.text())
+		return fmt.Errorf("%w\n%s", err, r.Text())
 	}
 	err = lab.UntilEvery(ctx, 500*time.Millisecond, n.Name()+" is back", func() error { return n.serves(ctx) })
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, r.text())
+		return fmt.Errorf("%w\n%s", err, r.Text())
 	}
 	t.Logf("%5.1f s  %s is back", time.Since(at).Seconds(), n.Name())
 	if took := time.Since(at); took > 2*time.Minute { // its order would have ended after 6
-		return fmt.Errorf("%s is back after %s\n%s", n.Name(), took, r.text())
+		return fmt.Errorf("%s is back after %s\n%s", n.Name(), took, r.Text())
 	}
 	return errors.Join(f.untouched(ctx, before), f.settled(ctx))
 }
@@ -108,8 +109,8 @@ func onAir(st edge.SystemStatus) bool {
 }
 
 // first waits for the first node whose status is so.
-func (f *fleet) first(ctx context.Context, r *running, is func(edge.SystemStatus) bool) (found *node, err error) {
-	ctx, cancel := r.meanwhile(ctx)
+func (f *fleet) first(ctx context.Context, r *operator.Running, is func(edge.SystemStatus) bool) (found *node, err error) {
+	ctx, cancel := r.Meanwhile(ctx)
 	defer cancel()
 	err = lab.UntilEvery(ctx, 200*time.Millisecond, "a node is in the middle of its upgrade", func() error {
 		for _, n := range f.nodes {
@@ -121,7 +122,7 @@ func (f *fleet) first(ctx context.Context, r *running, is func(edge.SystemStatus
 		return errors.New("none is")
 	})
 	if err != nil {
-		r.killAll()
+		r.KillAll()
 	}
 	return found, err
 }

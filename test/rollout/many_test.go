@@ -39,7 +39,7 @@ func TestManyBoxes(t *testing.T) {
 	ctx := limit(t, 15*time.Minute)
 	c := newCrowd(ctx, t, count)
 	c.goesUp(ctx, t, []part{
-		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, _ *fleet) error { return c.operator.install(ctx) }, false},
+		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, _ *fleet) error { return c.operator.Install(ctx, *collection) }, false},
 		{"new boxes are set up", func(ctx context.Context, t *testing.T, _ *fleet) error { return c.converges(ctx, t, count) }, false},
 		{"nothing is to be done", func(ctx context.Context, t *testing.T, _ *fleet) error { return c.converges(ctx, t, 0) }, false},
 		{"nothing is to be done, as --check says too", func(ctx context.Context, t *testing.T, _ *fleet) error { return c.converges(ctx, t, 0, "--check") }, false},
@@ -88,7 +88,7 @@ func (c *crowd) add(ctx context.Context, h *lab.Client, base string) error {
 	key := filepath.Join(dir, "upper/etc/ssh/ssh_host_ed25519_key")
 	authorized := filepath.Join(dir, "upper/root/.ssh/authorized_keys")
 	if err := errors.Join(
-		os.MkdirAll(filepath.Dir(key), 0o755), os.MkdirAll(filepath.Dir(authorized), 0o700), os.WriteFile(authorized, []byte(c.operator.public), 0o600),
+		os.MkdirAll(filepath.Dir(key), 0o755), os.MkdirAll(filepath.Dir(authorized), 0o700), os.WriteFile(authorized, []byte(c.operator.Public), 0o600),
 	); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (c *crowd) add(ctx context.Context, h *lab.Client, base string) error {
 		return err
 	}
 	c.boxes = append(c.boxes, h)
-	return c.operator.knows(c.addrs[h.Name()], string(public))
+	return c.operator.Knows(c.addrs[h.Name()], string(public))
 }
 
 // address4 is the address of a host that the others know it by.
@@ -157,7 +157,7 @@ func (c *crowd) describe() error {
 	if len(sites) < 2 {
 		prefix["min_sites"] = 0
 	}
-	secrets := filepath.Join(c.operator.fleet, "secrets/fleet")
+	secrets := filepath.Join(c.operator.Fleet, "secrets/fleet")
 	return errors.Join(c.write(tree{
 		"plugin": "catchment.edge.fleet", "kind": "deb", "connection": tree{"user": "root"},
 		"vars": tree{"edge_host_package": c.debs[oldVersion], "edge_host_services": false, "edge_config_start": false, "edge_config_waves": []any{len(c.boxes)}},
@@ -178,9 +178,9 @@ func (c *crowd) converges(ctx context.Context, t *testing.T, changed int, args .
 	if err != nil {
 		return err
 	}
-	if got.failed || len(got.changed()) != changed {
-		return fmt.Errorf("it has changed %d of %d boxes\n%s", len(got.changed()), len(c.boxes), got.text)
+	if got.Failed || len(got.Changed()) != changed {
+		return fmt.Errorf("it has changed %d of %d boxes\n%s", len(got.Changed()), len(c.boxes), got.Text)
 	}
-	t.Logf("%5.1f s for %d boxes, %.2f s each", got.took.Seconds(), len(c.boxes), got.took.Seconds()/float64(len(c.boxes)))
+	t.Logf("%5.1f s for %d boxes, %.2f s each", got.Took.Seconds(), len(c.boxes), got.Took.Seconds()/float64(len(c.boxes)))
 	return nil
 }

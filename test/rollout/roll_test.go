@@ -18,6 +18,7 @@ import (
 
 	"github.com/catchment-dev/edge"
 	"github.com/catchment-dev/edge/test/lab"
+	"github.com/catchment-dev/edge/test/operator"
 )
 
 // to are the variables of a rollout that a test has time for.
@@ -117,8 +118,8 @@ func (f *fleet) rolls(ctx context.Context, t *testing.T, name, playbook, version
 	if err != nil {
 		return err
 	}
-	if _, n := batches(got.text); n != len(f.nodes) {
-		return fmt.Errorf("a plan for %d nodes is no plan for all:\n%s", n, got.text)
+	if _, n := batches(got.Text); n != len(f.nodes) {
+		return fmt.Errorf("a plan for %d nodes is no plan for all:\n%s", n, got.Text)
 	}
 	if err := errors.Join(f.untouched(ctx, before), f.free()); err != nil {
 		return err
@@ -132,7 +133,7 @@ func (f *fleet) rolls(ctx context.Context, t *testing.T, name, playbook, version
 	if err != nil {
 		return err
 	}
-	f.rolled(name, got.took, v)
+	f.rolled(name, got.Took, v)
 	if left, _ := leaves(v.seen); len(left) != len(f.nodes) {
 		return fmt.Errorf("of %d nodes these have left: %v", len(f.nodes), left)
 	}
@@ -140,10 +141,10 @@ func (f *fleet) rolls(ctx context.Context, t *testing.T, name, playbook, version
 		return err
 	}
 	again, err := f.playsWell(ctx, t, playbook, f.to(newVersion))
-	if err == nil && len(again.changes) > 0 {
-		err = fmt.Errorf("a second run changes %v", again.changes)
+	if err == nil && len(again.Changes) > 0 {
+		err = fmt.Errorf("a second run changes %v", again.Changes)
 	}
-	f.measured(name+"/nothing to do", again.took.Seconds(), "s")
+	f.measured(name+"/nothing to do", again.Took.Seconds(), "s")
 	return errors.Join(err, f.untouched(ctx, before), f.run(ctx, f.nodes, version), f.free())
 }
 
@@ -190,7 +191,7 @@ type report struct {
 }
 
 func (f *fleet) report(version string) (r report, text string, err error) {
-	base := filepath.Join(f.operator.fleet, "report", "rollout-"+version)
+	base := filepath.Join(f.operator.Fleet, "report", "rollout-"+version)
 	b, err := os.ReadFile(base + ".json")
 	if err == nil {
 		err = json.Unmarshal(b, &r)
@@ -212,7 +213,7 @@ func breakOne(ctx context.Context, t *testing.T, f *fleet) error {
 		if err != nil {
 			return err
 		}
-		defer r.killAll()
+		defer r.KillAll()
 		bad, before, after, err := f.whoBreaks(ctx, t, r)
 		if err != nil {
 			return err
@@ -224,16 +225,16 @@ func breakOne(ctx context.Context, t *testing.T, f *fleet) error {
 		if err := bad.Break(ctx, "edgeproxy"); err != nil {
 			return err
 		}
-		got, err := r.result(ctx)
+		got, err := r.Result(ctx)
 		if err != nil {
 			return err
 		}
-		t.Logf("%5.1f s  rollout: %s", got.took.Seconds(), got)
-		if !got.failed {
-			return fmt.Errorf("a broken node is no failure\n%s", got.text)
+		t.Logf("%5.1f s  rollout: %s", got.Took.Seconds(), got)
+		if !got.Failed {
+			return fmt.Errorf("a broken node is no failure\n%s", got.Text)
 		}
 		if err := errors.Join(f.run(ctx, before, newVersion), f.run(ctx, after, oldVersion), f.untouched(ctx, rest), f.free(), bad.isOff(ctx), f.reportNames(bad, got)); err != nil {
-			return fmt.Errorf("%w\n%s", err, got.text)
+			return fmt.Errorf("%w\n%s", err, got.Text)
 		}
 		return f.goesOn(ctx, t, bad, before)
 	})
@@ -260,13 +261,13 @@ func (f *fleet) goesOn(ctx context.Context, t *testing.T, bad *node, before []*n
 
 // whoBreaks waits for the plan of a rollout, and takes the first node of the second wave,
 // or of the middle of a fleet that has none. It says who comes before it, and who after.
-func (f *fleet) whoBreaks(ctx context.Context, t *testing.T, r *running) (bad *node, before, after []*node, err error) {
+func (f *fleet) whoBreaks(ctx context.Context, t *testing.T, r *operator.Running) (bad *node, before, after []*node, err error) {
 	var all []batch
-	shown, cancel := r.meanwhile(ctx)
+	shown, cancel := r.Meanwhile(ctx)
 	defer cancel()
 	err = lab.UntilEvery(shown, 100*time.Millisecond, "the rollout shows its plan", func() error {
 		var n int
-		if all, n = batches(r.text()); n != len(f.nodes) {
+		if all, n = batches(r.Text()); n != len(f.nodes) {
 			return fmt.Errorf("it is for %d nodes", n)
 		}
 		return nil
@@ -311,7 +312,7 @@ func (n *node) isOff(ctx context.Context) error {
 }
 
 // reportNames: the report and the screen say which node it is, why, and what to do.
-func (f *fleet) reportNames(bad *node, got result) error {
+func (f *fleet) reportNames(bad *node, got operator.Result) error {
 	r, text, err := f.report(newVersion)
 	if err != nil {
 		return err
@@ -325,7 +326,7 @@ func (f *fleet) reportNames(bad *node, got result) error {
 	if !strings.Contains(reason, "edgeproxy of "+newVersion+" does not start") {
 		return fmt.Errorf("the reason is %q", reason)
 	}
-	for what, in := range map[string]string{"the report": text, "the screen": got.text} {
+	for what, in := range map[string]string{"the report": text, "the screen": got.Text} {
 		said := strings.Join(strings.Fields(in), " ")
 		for _, want := range []string{bad.Name(), "edgeproxy of " + newVersion + " does not start", "run rollout again"} {
 			if !strings.Contains(said, want) {

@@ -50,7 +50,7 @@ func TestRollout(t *testing.T) {
 	ctx := limit(t, map[bool]time.Duration{true: time.Hour, false: 15 * time.Minute}[*long || *only != ""])
 	f := newFleet(ctx, t, size())
 	f.goesUp(ctx, t, []part{
-		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, f *fleet) error { return f.operator.install(ctx) }, false},
+		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, f *fleet) error { return f.operator.Install(ctx, *collection) }, false},
 		{"a check of new boxes changes nothing", checkNew, true},
 		{"new boxes are set up, and announce", convergeNew, false},
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/catchment-dev/edge"
+	"github.com/catchment-dev/edge/test/operator"
 )
 
 // TestUpgradeRole has the role edge_upgrade take one drained node to another version and
@@ -27,7 +28,7 @@ func TestUpgradeRole(t *testing.T) {
 	ctx := limit(t, 15*time.Minute)
 	f := newFleet(ctx, t, three())
 	f.goes(ctx, t, []part{
-		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, f *fleet) error { return f.operator.install(ctx) }, false},
+		{"the collection is built and installed", func(ctx context.Context, _ *testing.T, f *fleet) error { return f.operator.Install(ctx, *collection) }, false},
 		{"new boxes are set up, keep their package, and announce", convergeNew, false},
 		{"the role tells what there is", tellsFirst, false},
 		{"a wrong package is refused", refusesPackages, false},
@@ -80,10 +81,10 @@ func all(version string) map[string]string {
 }
 
 // role runs a part of the role, such as stage, on nodes: a pattern of Ansible.
-func (f *fleet) role(ctx context.Context, part, nodes string, extra vars, args ...string) (result, error) {
-	path := filepath.Join(f.operator.fleet, "role.yml")
+func (f *fleet) role(ctx context.Context, part, nodes string, extra vars, args ...string) (operator.Result, error) {
+	path := filepath.Join(f.operator.Fleet, "role.yml")
 	if err := os.WriteFile(path, []byte(rolePlay), 0o600); err != nil {
-		return result{}, fmt.Errorf("write playbook: %w", err)
+		return operator.Result{}, fmt.Errorf("write playbook: %w", err)
 	}
 	v := vars{"part": part, "edge_upgrade_wait": "2m"}
 	for key, value := range extra {
@@ -91,33 +92,31 @@ func (f *fleet) role(ctx context.Context, part, nodes string, extra vars, args .
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
-		return result{}, fmt.Errorf("write variables: %w", err)
+		return operator.Result{}, fmt.Errorf("write variables: %w", err)
 	}
-	r, err := f.operator.begin(append([]string{"ansible-playbook", path, "--limit", nodes, "-e", string(b)}, args...)...)
+	r, err := f.operator.Begin(append([]string{"ansible-playbook", path, "--limit", nodes, "-e", string(b)}, args...)...)
 	if err != nil {
-		return result{}, err
+		return operator.Result{}, err
 	}
-	waitErr := r.wait(ctx)
+	got, err := r.Result(ctx)
 	if *verbose {
-		f.t.Logf("%s of %s\n%s", part, nodes, r.text())
+		f.t.Logf("%s of %s\n%s", part, nodes, r.Text())
 	}
-	if ctx.Err() != nil {
-		return result{}, waitErr
+	if err == nil && len(got.Hosts) == 0 {
+		err = fmt.Errorf("it has not come to its recap\n%s", r.Text())
 	}
-	got, err := parseResult(r.text())
 	if err != nil {
-		return got, fmt.Errorf("%w\n%s", err, r.text())
+		return got, err
 	}
-	got.took, got.failed = time.Since(r.begun), waitErr != nil
-	f.t.Logf("%5.1f s  %s of %s: %s", got.took.Seconds(), part, nodes, got)
+	f.t.Logf("%5.1f s  %s of %s: %s", got.Took.Seconds(), part, nodes, got)
 	return got, nil
 }
 
 // roleWell is role where it is to succeed.
-func (f *fleet) roleWell(ctx context.Context, part, nodes string, extra vars, args ...string) (result, error) {
+func (f *fleet) roleWell(ctx context.Context, part, nodes string, extra vars, args ...string) (operator.Result, error) {
 	got, err := f.role(ctx, part, nodes, extra, args...)
-	if err == nil && got.failed {
-		err = fmt.Errorf("%s of %s fails\n%s", part, nodes, got.text)
+	if err == nil && got.Failed {
+		err = fmt.Errorf("%s of %s fails\n%s", part, nodes, got.Text)
 	}
 	return got, err
 }
@@ -128,15 +127,15 @@ func (f *fleet) roleRefuses(ctx context.Context, part string, n *node, want stri
 	if err != nil {
 		return err
 	}
-	if said := strings.Join(strings.Fields(got.text), " "); !got.failed || !strings.Contains(said, want) {
-		return fmt.Errorf("%s with %v does not say %q\n%s", part, extra, want, got.text)
+	if said := strings.Join(strings.Fields(got.Text), " "); !got.Failed || !strings.Contains(said, want) {
+		return fmt.Errorf("%s with %v does not say %q\n%s", part, extra, want, got.Text)
 	}
 	return nil
 }
 
 // found is what the last part of the role has found at a node.
 func (f *fleet) found(n *node) (v versions, err error) {
-	b, err := os.ReadFile(filepath.Join(f.operator.fleet, "facts-"+n.Name()+".json"))
+	b, err := os.ReadFile(filepath.Join(f.operator.Fleet, "facts-"+n.Name()+".json"))
 	if err == nil {
 		err = json.Unmarshal(b, &v)
 	}
@@ -164,7 +163,7 @@ func tellsFirst(ctx context.Context, _ *testing.T, f *fleet) error {
 
 // refusesPackages: what is wrong with a package is found before anything is changed.
 func refusesPackages(ctx context.Context, _ *testing.T, f *fleet) error {
-	n, broken := f.last(), filepath.Join(f.operator.home, "broken.deb")
+	n, broken := f.last(), filepath.Join(f.operator.Home, "broken.deb")
 	whole, err := os.ReadFile(f.debs[newVersion])
 	if err != nil {
 		return fmt.Errorf("read package: %w", err)
@@ -227,14 +226,14 @@ func stages(ctx context.Context, t *testing.T, f *fleet) error {
 		if err != nil {
 			return err
 		}
-		if got, err := f.roleWell(ctx, "stage", "edge", extra, "--check", "--diff"); err != nil || len(got.changed()) != len(f.nodes) {
-			return fmt.Errorf("a check of the first run changes %v, %w", got.changed(), err)
+		if got, err := f.roleWell(ctx, "stage", "edge", extra, "--check", "--diff"); err != nil || len(got.Changed()) != len(f.nodes) {
+			return fmt.Errorf("a check of the first run changes %v, %w", got.Changed(), err)
 		}
-		if got, err := f.roleWell(ctx, "stage", "edge", extra); err != nil || len(got.changed()) != len(f.nodes) {
-			return fmt.Errorf("the first run changes %v, %w", got.changed(), err)
+		if got, err := f.roleWell(ctx, "stage", "edge", extra); err != nil || len(got.Changed()) != len(f.nodes) {
+			return fmt.Errorf("the first run changes %v, %w", got.Changed(), err)
 		}
-		if got, err := f.roleWell(ctx, "stage", "edge", extra); err != nil || len(got.changes) > 0 {
-			return fmt.Errorf("a second run changes %v, %w", got.changes, err)
+		if got, err := f.roleWell(ctx, "stage", "edge", extra); err != nil || len(got.Changes) > 0 {
+			return fmt.Errorf("a second run changes %v, %w", got.Changes, err)
 		}
 		return errors.Join(f.last().untouched(ctx, starts), f.has(ctx, f.last(), versions{
 			Kind: "deb", Running: oldVersion, Installed: oldVersion, Staged: newVersion, Good: true, Kept: []string{oldVersion, newVersion}, Daemons: all(oldVersion),
@@ -273,11 +272,11 @@ func stagesByURL(ctx context.Context, _ *testing.T, f *fleet) error {
 		return err
 	}
 	extra["edge_upgrade_package_checksum"] = fmt.Sprintf("sha256:%x", sha256.Sum256(deb))
-	if got, err := f.roleWell(ctx, "stage", n.Name(), extra); err != nil || len(got.changes) == 0 {
-		return fmt.Errorf("it changes %v, %w", got.changes, err)
+	if got, err := f.roleWell(ctx, "stage", n.Name(), extra); err != nil || len(got.Changes) == 0 {
+		return fmt.Errorf("it changes %v, %w", got.Changes, err)
 	}
-	if got, err := f.roleWell(ctx, "stage", n.Name(), extra); err != nil || len(got.changes) > 0 {
-		return fmt.Errorf("a second run changes %v, %w", got.changes, err)
+	if got, err := f.roleWell(ctx, "stage", n.Name(), extra); err != nil || len(got.Changes) > 0 {
+		return fmt.Errorf("a second run changes %v, %w", got.Changes, err)
 	}
 	_, err = n.run(ctx, "ls", kept)
 	return err
@@ -300,8 +299,8 @@ func refusesAnnounced(ctx context.Context, _ *testing.T, f *fleet) error {
 // drain has a node leave, or come back, by the playbook.
 func (f *fleet) drain(ctx context.Context, n *node, state string) error {
 	got, err := f.play(ctx, "drain", vars{"drain_reason": "test of the role", "drain_state": state, "drain_wait": "2m"}, "--limit", n.Name())
-	if err == nil && got.failed {
-		err = fmt.Errorf("%s is not %s\n%s", n.Name(), state, got.text)
+	if err == nil && got.Failed {
+		err = fmt.Errorf("%s is not %s\n%s", n.Name(), state, got.Text)
 	}
 	return err
 }
@@ -331,20 +330,20 @@ func upgradesDrained(ctx context.Context, t *testing.T, f *fleet) error {
 		if err := f.drain(ctx, n, "drained"); err != nil {
 			return err
 		}
-		if got, err := f.roleWell(ctx, "apply", n.Name(), extra, "--check", "--diff"); err != nil || len(got.changes) != 1 {
-			return fmt.Errorf("a check changes %v, %w", got.changes, err)
+		if got, err := f.roleWell(ctx, "apply", n.Name(), extra, "--check", "--diff"); err != nil || len(got.Changes) != 1 {
+			return fmt.Errorf("a check changes %v, %w", got.Changes, err)
 		}
 		if err := n.runs(ctx, oldVersion); err != nil {
 			return err
 		}
-		if got, err := f.roleWell(ctx, "apply", n.Name(), extra); err != nil || len(got.changes) != 1 {
-			return fmt.Errorf("it changes %v, %w", got.changes, err)
+		if got, err := f.roleWell(ctx, "apply", n.Name(), extra); err != nil || len(got.Changes) != 1 {
+			return fmt.Errorf("it changes %v, %w", got.Changes, err)
 		}
 		if err := errors.Join(n.runs(ctx, newVersion), n.stillDrained(ctx)); err != nil {
 			return err
 		}
-		if got, err := f.roleWell(ctx, "apply", n.Name(), extra); err != nil || len(got.changes) > 0 {
-			return fmt.Errorf("a second run changes %v, %w", got.changes, err)
+		if got, err := f.roleWell(ctx, "apply", n.Name(), extra); err != nil || len(got.Changes) > 0 {
+			return fmt.Errorf("a second run changes %v, %w", got.Changes, err)
 		}
 		if err := f.has(ctx, n, versions{
 			Kind: "deb", Running: newVersion, Installed: newVersion, Previous: oldVersion, Good: true, Kept: []string{oldVersion, newVersion}, Daemons: all(newVersion),
