@@ -81,10 +81,7 @@ func TestKeys(t *testing.T) {
 	if err := errors.Join(err, f.furnish(string(gossip)), l.Start(f.bin), f.Settle(ctx), f.allHear(ctx)); err != nil {
 		t.Fatalf("%v\n%s", err, l.Logs(40))
 	}
-	for _, p := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
+	goes(ctx, t, l, func(t *testing.T) { f.t, f.Say = t, t.Logf }, []part{
 		{"check mode changes nothing", f.checkMode},
 		{"all keys are changed while the boxes hear each other", f.changesAll},
 		{"with a box down it stops before the new key is used, and goes on", f.boxDown},
@@ -92,18 +89,7 @@ func TestKeys(t *testing.T) {
 		{"a key that is given, in files of Vault", f.given},
 		{"a box is left out, and what has come back is refused", f.leavesOut},
 		{"an old file of secrets is refused", f.oldFile},
-	} {
-		ok := t.Run(p.name, func(t *testing.T) {
-			f.t, f.Say = t, t.Logf
-			if err := p.run(ctx); err != nil {
-				t.Fatalf("%v\n%s", err, l.Logs(25))
-			}
-		})
-		f.t, f.Say = t, t.Logf
-		if !ok {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 // furnish gives each box its files, and the operator the same.

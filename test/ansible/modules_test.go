@@ -51,10 +51,7 @@ func TestModules(t *testing.T) {
 	if err := errors.Join(f.describe(l), l.Start(bin), f.Settle(ctx)); err != nil {
 		t.Fatalf("%v\n%s", err, l.Logs(40))
 	}
-	for _, p := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
+	goes(ctx, t, l, func(t *testing.T) { f.t, f.Say = t, t.Logf }, []part{
 		{"a node is ready", f.ready},
 		{"a lock is refused, renewed, and ends", f.lock},
 		{"a drain waits until the router has lost the path", f.drains},
@@ -65,18 +62,7 @@ func TestModules(t *testing.T) {
 		{"an undrain waits until the router has the path", f.undrains},
 		{"the playbook drains and undrains", f.drainBook},
 		{"verify names what is broken, and changes nothing", f.verify},
-	} {
-		ok := t.Run(p.name, func(t *testing.T) {
-			f.t, f.Say = t, t.Logf
-			if err := p.run(ctx); err != nil {
-				t.Fatalf("%v\n%s", err, l.Logs(25))
-			}
-		})
-		f.t, f.Say = t, t.Logf
-		if !ok {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 func (f *fleet) a1() *lab.Box { return f.Lab.Boxes["a1"] }

@@ -57,28 +57,14 @@ func TestRouters(t *testing.T) {
 	if err := errors.Join(f.describe("a1", "a2", "b1", "b2"), f.forget(ctx), l.Start(bin)); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
+	goes(ctx, t, l, func(t *testing.T) { f.t, f.Say = t, t.Logf }, []part{
 		{"check mode changes nothing", f.checks},
 		{"the sessions come up, and the boxes announce", f.setsUp},
 		{"a second run changes nothing", f.again},
 		{"a drained box is the last that is taken", f.marked},
 		{"a box that is taken out of fleet.yaml is forgotten, the other stays", f.takesOut},
 		{"a router without boxes is refused", f.refuses},
-	} {
-		ok := t.Run(p.name, func(t *testing.T) {
-			f.t, f.Say = t, t.Logf
-			if err := p.run(ctx); err != nil {
-				t.Fatalf("%v\n%s", err, l.Logs(25))
-			}
-		})
-		f.t, f.Say = t, t.Logf
-		if !ok {
-			t.FailNow()
-		}
-	}
+	})
 }
 
 var boxProtocol = regexp.MustCompile(`(?s)\nprotocol bgp 'box-[^']*' from peer \{.*?\n\}\n`)
