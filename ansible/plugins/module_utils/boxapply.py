@@ -62,6 +62,8 @@ class Job:
         unknown = {"changes": [], "takes": None}
         if self.ctl is None or old is None:
             return unknown
+        if old == self.order.edge_yaml:
+            return {"changes": [], "takes": {}}
         folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
         try:
             said = self.ctl.call("diff", os.path.join(folder, "edge.yaml"), self._at("edge.yaml"))
