@@ -21,11 +21,6 @@ func newPlainBox(t *testing.T) *plainBox {
 	t.Helper()
 	script, err := filepath.Abs("testdata/fleet-box.sh")
 	must(t, err)
-	for _, folder := range []string{"/etc/edge", "/var/lib/edge-config"} { // where the box has its own mounted
-		if _, err := os.Stat(folder); os.IsNotExist(err) {
-			t.Cleanup(func() { os.Remove(folder) })
-		}
-	}
 	return &plainBox{desk: newDesk(t), script: script, folder: t.TempDir()}
 }
 

@@ -14,7 +14,12 @@ for user in edged edgebgp edgeproxy; do
 	number=$((number + 1))
 done
 mount -t tmpfs -o mode=0755 tmpfs /run # no systemd, and no edged of somebody else
-mkdir -p /etc/edge /var/lib/edge-config
+# Other tests look at this machine's folders at the same time: none is made in them.
+for folder in /etc /var/lib; do
+	mkdir -p "/run/over$folder" "/run/work$folder"
+	mount -t overlay overlay -o "lowerdir=$folder,upperdir=/run/over$folder,workdir=/run/work$folder" "$folder"
+done
+mkdir /etc/edge /var/lib/edge-config
 mount --bind "$box/etc" /etc/edge
 mount --bind "$box/store" /var/lib/edge-config
 mount --bind "$box/passwd" /etc/passwd
