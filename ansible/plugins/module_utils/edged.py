@@ -7,10 +7,12 @@ that a module can show it as it is.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.client
 import json
 import socket
+import threading
 import urllib.parse
 
 from ansible_collections.catchment.edge.plugins.module_utils import shape
@@ -37,12 +39,19 @@ def _no_number(text):
 class _Connection(http.client.HTTPConnection):
     def __init__(self, path, timeout):
         super().__init__("localhost", timeout=timeout)
-        self._path = path
+        self._path, self._kept, self.is_cut = path, None, False
 
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
+        self._kept = self.sock  # http.client forgets it once an answer has begun
         self.sock.connect(self._path)
+
+    def cut(self):
+        """End it, from another thread: who reads has the end of the answer at once."""
+        self.is_cut = True
+        with contextlib.suppress(OSError, AttributeError):
+            self._kept.shutdown(socket.SHUT_RDWR)
 
 
 class Client:
@@ -85,15 +94,25 @@ class Client:
         return self._decode(code, raw)
 
     def raw(self, method, path, body=None):
-        """(HTTP code, bytes) of one request; raises OSError and HTTPException."""
+        """(HTTP code, bytes) of one request; raises OSError and HTTPException. All of it
+        has the timeout, not each byte."""
         conn = _Connection(self.path, self.timeout)
+        late = threading.Timer(self.timeout, conn.cut)
+        late.start()
         try:
             data = None if body is None else json.dumps(body).encode()
             conn.request(method, path, body=data, headers={"Content-Type": "application/json"} if data else {})
             answer = conn.getresponse()
-            return answer.status, answer.read(self.max_answer + 1)
+            got = answer.status, answer.read(self.max_answer + 1)
+        except (OSError, http.client.HTTPException):
+            if not conn.is_cut:
+                raise
         finally:
+            late.cancel()
             conn.close()
+        if conn.is_cut:
+            raise TimeoutError("timed out")
+        return got
 
     def _decode(self, code, raw):
         if len(raw) > self.max_answer:

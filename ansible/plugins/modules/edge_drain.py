@@ -58,23 +58,7 @@ options:
     description: Undrain a node though it is not healthy. It overrules neither the guard nor other owners.
     type: bool
     default: false
-  ignore_alarms:
-    description: Regular expressions of alarms that do not make a node unhealthy.
-    type: list
-    elements: str
-    default: []
-  image_dir:
-    description: Where an appliance leaves the state of its boot.
-    type: path
-    default: /run/edge-image
-  socket:
-    description: The socket of C(edged).
-    type: path
-    default: /run/edge/edged.sock
-  timeout:
-    description: How long C(edged) has for an answer.
-    type: str
-    default: 10s
+extends_documentation_fragment: [catchment.edge.edged, catchment.edge.edged.health]
 attributes:
   check_mode:
     description: It says what would be ordered, and by the guard's estimate whether the node could leave.
@@ -147,7 +131,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.catchment.edge.plugins.module_utils import appliance, boot, durations, edged, orders, readiness, routes, turn
+from ansible_collections.catchment.edge.plugins.module_utils import boot, durations, edged, looking, orders, readiness, routes, turn
 
 SETTLE = 10  # seconds, at most, that a node has to be healthy before an undrain
 
@@ -160,21 +144,12 @@ class Order:
         self.module, self.owner = module, " ".join(p["owner"].split())
         self.scope = {"prefix": p["prefix"], "service": p["service"]}
         self.reason = orders.full_reason(self.owner, p["reason"])
-        self.length, self.wait = durations.seconds(p["for"], "for"), durations.seconds(p["wait"], "wait")
-        self.interval = durations.seconds(p["interval"], "interval")
-        self.client = edged.Client(p["socket"], durations.seconds(p["timeout"], "timeout"))
-        readiness.patterns(p["ignore_alarms"])
-        self.begun, self.marks = time.monotonic(), routes.Marks(self.scope)
+        self.length = durations.seconds(p["for"], "for")
+        self.client, self.looks = looking.begin(module)
+        self.marks = routes.Marks(self.scope)
 
     def split(self, status):
         return orders.split(status, self.scope, self.owner, self.reason)
-
-    def pause(self):
-        """Wait for the next look; False if the time is over."""
-        rest = self.wait - (time.monotonic() - self.begun)
-        if rest > 0:
-            time.sleep(min(self.interval, rest))
-        return rest > 0
 
     def end(self, status, changed, before, **more):
         """The answer of the module, in the form of all its ends."""
@@ -182,7 +157,7 @@ class Order:
         now = time.time()
         out = {"changed": changed, "ours": readiness.drain_text(ours, now) if ours else None,
                "others": [readiness.drain_text(o, now) for o in others],
-               "left": [], "marked": self.marks.by_peer(), "waited": round(time.monotonic() - self.begun, 1),
+               "left": [], "marked": self.marks.by_peer(), "waited": self.looks.waited(),
                "diff": {"before": drains_text(before), "after": drains_text(status)}}
         out.update(more)
         return out
@@ -219,8 +194,8 @@ def drain(o):
         check_drain(o, before, give, now)
     status = o.client.drain(orders.order(o.scope, o.reason, o.length, now)) if give else before
     status, left = await_left(o, status)
-    if o.wait == 0 or not left:
-        module.exit_json(**o.end(status, give, before, left=left if o.wait else []))
+    if o.looks.length == 0 or not left:
+        module.exit_json(**o.end(status, give, before, left=left if o.looks.length else []))
     not_drained(o, before, status, left, give)
 
 
@@ -238,7 +213,7 @@ def await_left(o, status):
     that of before."""
     left, silent = orders.left(status, o.scope), None
     o.marks.look(status)
-    while (left or silent) and o.pause():
+    while (left or silent) and o.looks.pause():
         try:
             status, silent = o.client.status(), None
             left = orders.left(status, o.scope)
@@ -303,17 +278,16 @@ def undrain(o):
 def settled(o, status):
     """The last status, and why the node is not healthy: what passes within seconds, such as
     a box that was too busy to judge, is no reason."""
-    until = o.begun + min(o.wait, SETTLE)
+    settling = looking.Looks(min(o.looks.rest(), SETTLE), o.looks.interval)
     while True:
         unhealthy, _ = readiness.judge(status, time.time(), boot.facts(o.module), o.module.params["ignore_alarms"])
-        if not unhealthy or time.monotonic() >= until or o.module.check_mode or o.module.params["force"]:
+        if not unhealthy or o.module.check_mode or o.module.params["force"] or not settling.pause():
             return status, unhealthy
-        time.sleep(o.interval)
         status = o.client.status()
 
 
 def finish_undrain(o, before, status, changed, left):
-    if left and o.wait:
+    if left and o.looks.length:
         o.module.fail_json(msg=f"{status.get('node') or 'the node'} is not announced again within {o.module.params['wait']}: {'; '.join(left)}. "
                            "It is not drained any more; edgectl explain PREFIX says more", **o.end(status, changed, before, left=left))
     o.module.exit_json(**o.end(status, changed, before))
@@ -321,7 +295,7 @@ def finish_undrain(o, before, status, changed, left):
 
 def await_back(o, status):
     left = orders.not_back(status, o.scope)
-    while left and o.pause():
+    while left and o.looks.pause():
         try:
             status = o.client.status()
             left = orders.not_back(status, o.scope)
@@ -343,10 +317,8 @@ def main():
             "interval": {"type": "str", "default": "250ms"},
             "keep": {"type": "bool", "default": False},
             "force": {"type": "bool", "default": False},
-            "ignore_alarms": {"type": "list", "elements": "str", "default": []},
-            "image_dir": {"type": "path", "default": appliance.IMAGE_DIR},
-            "socket": {"type": "path", "default": edged.SOCKET},
-            "timeout": {"type": "str", "default": "10s"},
+            **looking.EDGED,
+            **looking.HEALTH,
         },
         supports_check_mode=True,
     )
@@ -356,8 +328,6 @@ def main():
         o = Order(module)
     except ValueError as err:
         module.fail_json(msg=str(err))
-    if o.interval <= 0 or o.client.timeout <= 0:
-        module.fail_json(msg="interval and timeout are to be above 0")
     try:
         drain(o) if module.params["state"] == "drained" else undrain(o)
     except edged.Refused as err:

@@ -12,14 +12,6 @@ description:
   - It waits for its turn as well, as C(max_planned) of C(fleet.guard) has it.
   - It changes nothing, and nobody is asked. It is an estimate; the promises that a drain asks for decide.
 options:
-  socket:
-    description: The socket of C(edged).
-    type: path
-    default: /run/edge/edged.sock
-  timeout:
-    description: How long C(edged) has for an answer.
-    type: str
-    default: 10s
   wait:
     description: How long to wait, for example C(10m); C(0) looks once.
     type: str
@@ -32,6 +24,7 @@ options:
     description: So many sites may be leaving by an order at a time, as C(fleet.guard.max_planned) says.
     type: int
     default: 1
+extends_documentation_fragment: [catchment.edge.edged]
 attributes:
   check_mode:
     description: It changes nothing, so it does the same in check mode.
@@ -65,11 +58,9 @@ waited:
   returned: always
 """
 
-import time
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.catchment.edge.plugins.module_utils import durations, edged, turn
+from ansible_collections.catchment.edge.plugins.module_utils import durations, edged, looking, turn
 
 
 def look(client, max_planned):
@@ -83,8 +74,7 @@ def look(client, max_planned):
 def main():
     module = AnsibleModule(
         argument_spec={
-            "socket": {"type": "path", "default": edged.SOCKET},
-            "timeout": {"type": "str", "default": "10s"},
+            **looking.EDGED,
             "wait": {"type": "str", "default": "10m"},
             "interval": {"type": "str", "default": "1s"},
             "max_planned": {"type": "int", "default": 1},
@@ -92,29 +82,23 @@ def main():
         supports_check_mode=True,
     )
     p = module.params
-    try:
-        wait, interval = durations.seconds(p["wait"], "wait"), durations.seconds(p["interval"], "interval")
-        client = edged.Client(p["socket"], durations.seconds(p["timeout"], "timeout"))
-    except ValueError as err:
-        module.fail_json(msg=str(err))
-    if p["max_planned"] < 1 or interval <= 0 or client.timeout <= 0:
-        module.fail_json(msg="max_planned is to be 1 or more, and interval and timeout above 0")
-    begun, node = time.monotonic(), None
+    client, looks = looking.begin(module)
+    if p["max_planned"] < 1:
+        module.fail_json(msg="max_planned is to be 1 or more")
+    node = None
     while True:
         try:
             way, node = look(client, p["max_planned"])
         except edged.EdgedError as err:
             way = [{"prefix": None, "site": None, "node": node, "why": str(err)}]
-        waited = round(time.monotonic() - begun, 1)
+        waited = looks.waited()
         if not way:
             module.exit_json(changed=False, permitted=True, in_the_way=[], waited=waited)
-        rest = wait - (time.monotonic() - begun)
-        if rest <= 0:
+        if not looks.pause():
             module.fail_json(
                 msg=f"{node or 'the node'} may not leave, after {durations.words(waited)}: " + "; ".join(turn.text(w) for w in way)
                     + ". Nothing was changed; mend or undrain those, or wait longer (edgectl guard shows the same)",
                 permitted=False, in_the_way=way, waited=waited)
-        time.sleep(min(interval, rest))
 
 
 if __name__ == "__main__":

@@ -16,35 +16,19 @@ options:
     description: The socket of C(edgeproxy).
     type: path
     default: /run/edge/edgeproxy.sock
-  socket:
-    description: The socket of C(edged), which says whether the node is ready.
-    type: path
-    default: /run/edge/edged.sock
   for:
     description: How long to look; C(0) reads once.
     type: str
     default: "0"
   interval:
-    description: The pause between two looks at C(edged) with C(for).
+    description: The pause between two looks at C(edged) with C(for), which says whether the node is ready.
     type: str
     default: 2s
   ready:
     description: Whether to look at C(edged) with C(for).
     type: bool
     default: true
-  ignore_alarms:
-    description: Regular expressions of alarms that are no reason against the node.
-    type: list
-    elements: str
-    default: []
-  image_dir:
-    description: Where an appliance leaves the state of its boot.
-    type: path
-    default: /run/edge-image
-  timeout:
-    description: How long C(edged) and C(edgeproxy) have for an answer.
-    type: str
-    default: 10s
+extends_documentation_fragment: [catchment.edge.edged, catchment.edge.edged.health]
 attributes:
   check_mode:
     description: It changes nothing, so it does the same in check mode.
@@ -96,7 +80,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.catchment.edge.plugins.module_utils import appliance, boot, durations, edged, readiness, rollout_soak
+from ansible_collections.catchment.edge.plugins.module_utils import boot, edged, looking, readiness, rollout_soak
 
 PATIENCE = 3  # looks in a row at which a node may be seen not ready
 MAX_TEXT = 8 << 20  # bytes of /metrics
@@ -124,48 +108,39 @@ def unready(module, client):
     return readiness.judge(status, time.time(), boot.facts(module), module.params["ignore_alarms"])[1]
 
 
-def watch(module, client, length, interval):
+def watch(module, client, looks):
     """Look until the time is over: why it is not ready at the end."""
-    end, streak, reasons = time.monotonic() + length, 0, []
+    streak, reasons = 0, []
     while True:
         if module.params["ready"]:
             reasons = unready(module, client)
             streak = streak + 1 if reasons else 0
-        rest = end - time.monotonic()
-        if streak >= PATIENCE or rest <= 0 and (not reasons or streak >= PATIENCE):
+        if streak >= PATIENCE or looks.rest() <= 0 and not reasons:
             return reasons
-        time.sleep(min(interval, rest) if rest > 0 else interval)
+        # One that is not ready at the end has its looks, too.
+        if not looks.pause():
+            time.sleep(looks.interval)
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
             "proxy_socket": {"type": "path", "default": "/run/edge/edgeproxy.sock"},
-            "socket": {"type": "path", "default": edged.SOCKET},
             "for": {"type": "str", "default": "0"},
             "interval": {"type": "str", "default": "2s"},
             "ready": {"type": "bool", "default": True},
-            "ignore_alarms": {"type": "list", "elements": "str", "default": []},
-            "image_dir": {"type": "path", "default": appliance.IMAGE_DIR},
-            "timeout": {"type": "str", "default": "10s"},
+            **looking.EDGED,
+            **looking.HEALTH,
         },
         supports_check_mode=True,
     )
-    p = module.params
-    try:
-        length, interval = durations.seconds(p["for"], "for"), durations.seconds(p["interval"], "interval")
-        timeout = durations.seconds(p["timeout"], "timeout")
-        readiness.patterns(p["ignore_alarms"])
-    except ValueError as err:
-        module.fail_json(msg=str(err))
-    if interval <= 0 or timeout <= 0:
-        module.fail_json(msg="interval and timeout are to be above 0")
+    client, looks = looking.begin(module, length="for")
     begun = time.monotonic()
-    before, absent = read(p, timeout)
-    if length <= 0:
+    before, absent = read(module.params, client.timeout)
+    if looks.length <= 0:
         module.exit_json(changed=False, counters=before, absent=absent, rate=None, unready=[], waited=0.0)
-    reasons = watch(module, edged.Client(p["socket"], timeout), length, interval)
-    after, absent = read(p, timeout)
+    reasons = watch(module, client, looks)
+    after, absent = read(module.params, client.timeout)
     took = time.monotonic() - begun
     rate = round(rollout_soak.between(before, after)["requests"] / took, 3) if before and after else None
     module.exit_json(changed=False, counters=after, absent=absent, rate=rate, unready=reasons, waited=round(took, 1))

@@ -34,14 +34,7 @@ options:
     description: The service whose prefix is looked at.
     type: str
     default: ""
-  socket:
-    description: The socket of C(edged).
-    type: path
-    default: /run/edge/edged.sock
-  timeout:
-    description: How long C(edged) has for an answer.
-    type: str
-    default: 10s
+extends_documentation_fragment: [catchment.edge.edged]
 attributes:
   check_mode:
     description: It changes nothing, so it does the same in check mode.
@@ -87,11 +80,9 @@ waited:
   returned: always
 """
 
-import time
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.catchment.edge.plugins.module_utils import durations, edged, routes
+from ansible_collections.catchment.edge.plugins.module_utils import edged, looking, routes
 
 
 def look(client, scope, until):
@@ -99,21 +90,19 @@ def look(client, scope, until):
     return {"routes": routes.table(status, scope), "lacks": routes.lacks(status, scope, until) if until else []}
 
 
-def watch(module, client, scope, wait, interval):
-    until, begun = module.params["until"], time.monotonic()
+def watch(module, client, scope, looks):
+    until = module.params["until"]
     while True:
         try:
             out = look(client, scope, until)
         except edged.EdgedError as err:
             out = {"routes": [], "lacks": [str(err)]}
-        out.update(changed=False, waited=round(time.monotonic() - begun, 1))
+        out.update(changed=False, waited=looks.waited())
         if not out["lacks"]:
             module.exit_json(**out)
-        rest = wait - (time.monotonic() - begun)
-        if rest <= 0:
+        if not looks.pause():
             what = f"the routes are not {until}" if until else "the routes are not known"
             module.fail_json(msg=f"{what}, after {module.params['wait']}: {'; '.join(out['lacks'])}. Nothing was changed; edgectl bgp shows the same", **out)
-        time.sleep(min(interval, rest))
 
 
 def main():
@@ -124,22 +113,15 @@ def main():
             "interval": {"type": "str", "default": "250ms"},
             "prefix": {"type": "str", "default": ""},
             "service": {"type": "str", "default": ""},
-            "socket": {"type": "path", "default": edged.SOCKET},
-            "timeout": {"type": "str", "default": "10s"},
+            **looking.EDGED,
         },
         supports_check_mode=True,
     )
     p = module.params
     if p["prefix"] and p["service"]:
         module.fail_json(msg="a prefix and a service are named: look at one of them")
-    try:
-        wait, interval = durations.seconds(p["wait"], "wait"), durations.seconds(p["interval"], "interval")
-        client = edged.Client(p["socket"], durations.seconds(p["timeout"], "timeout"))
-    except ValueError as err:
-        module.fail_json(msg=str(err))
-    if interval <= 0 or client.timeout <= 0:
-        module.fail_json(msg="interval and timeout are to be above 0")
-    watch(module, client, {"prefix": p["prefix"], "service": p["service"]}, wait, interval)
+    client, looks = looking.begin(module)
+    watch(module, client, {"prefix": p["prefix"], "service": p["service"]}, looks)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,6 @@ description:
     That is to hold after one.
   - Without C(wait) it never fails, so that a silent C(edged) is an answer too (C(answers) is false).
 options:
-  socket:
-    description: The socket of C(edged).
-    type: path
-    default: /run/edge/edged.sock
-  timeout:
-    description: How long C(edged) has for an answer, for example C(10s).
-    type: str
-    default: 10s
   wait:
     description: How long to wait until the node is what C(until) says; C(0) looks once and never fails.
     type: str
@@ -39,15 +31,6 @@ options:
     description: The pause between two looks.
     type: str
     default: 1s
-  ignore_alarms:
-    description: Regular expressions of alarms that are no reason against the node. Those that never are need not be named.
-    type: list
-    elements: str
-    default: []
-  image_dir:
-    description: Where an appliance leaves the state of its boot. A system without this folder is no appliance.
-    type: path
-    default: /run/edge-image
   config:
     description: The configuration; C(config_in_force) says whether C(edged) has taken what is in it.
     type: path
@@ -68,6 +51,7 @@ options:
   controller_clock:
     description: Seconds since the epoch on the controller, to compare the clocks of boxes with each other.
     type: float
+extends_documentation_fragment: [catchment.edge.edged, catchment.edge.edged.health]
 attributes:
   check_mode:
     description: It changes nothing, so it does the same in check mode.
@@ -220,7 +204,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.catchment.edge.plugins.module_utils import appliance, boot, durations, edged, hostfacts, readiness, summary
+from ansible_collections.catchment.edge.plugins.module_utils import boot, edged, hostfacts, looking, readiness, summary
 
 
 def look(module, client):
@@ -262,14 +246,12 @@ def box_facts(params):
 def main():
     module = AnsibleModule(
         argument_spec={
-            "socket": {"type": "path", "default": edged.SOCKET},
-            "timeout": {"type": "str", "default": "10s"},
+            **looking.EDGED,
+            **looking.HEALTH,
             "wait": {"type": "str", "default": "0"},
             "until": {"type": "str", "choices": ["healthy", "ready"], "default": "ready"},
             "times": {"type": "int", "default": 1},
             "interval": {"type": "str", "default": "1s"},
-            "ignore_alarms": {"type": "list", "elements": "str", "default": []},
-            "image_dir": {"type": "path", "default": appliance.IMAGE_DIR},
             "config": {"type": "path", "default": "/etc/edge/edge.yaml"},
             "disks": {"type": "list", "elements": "path", "default": []},
             "certificates": {"type": "list", "elements": "path", "default": []},
@@ -280,32 +262,25 @@ def main():
     )
     p = module.params
     box = box_facts(p)  # first, since the clocks are compared by when this began
-    try:
-        wait, interval = durations.seconds(p["wait"], "wait"), durations.seconds(p["interval"], "interval")
-        client = edged.Client(p["socket"], durations.seconds(p["timeout"], "timeout"))
-        readiness.patterns(p["ignore_alarms"])
-    except ValueError as err:
-        module.fail_json(msg=str(err))
-    if p["times"] < 1 or interval <= 0 or client.timeout <= 0:
-        module.fail_json(msg="times is to be 1 or more, and interval and timeout above 0")
-    watch(module, client, wait, interval, box)
+    client, looks = looking.begin(module)
+    if p["times"] < 1:
+        module.fail_json(msg="times is to be 1 or more")
+    watch(module, client, looks, box)
 
 
-def watch(module, client, wait, interval, box):
+def watch(module, client, looks, box):
     """Look until it has been so often enough, or the time is over."""
-    p, begun, streak = module.params, time.monotonic(), 0
+    p, streak = module.params, 0
     while True:
         out = look(module, client)
-        out.update(box=box, waited=round(time.monotonic() - begun, 1), changed=False)
+        out.update(box=box, waited=looks.waited(), changed=False)
         streak = streak + 1 if out[p["until"]] else 0
-        if streak >= p["times"] or wait == 0:
+        if streak >= p["times"] or looks.length == 0:
             module.exit_json(**out)
-        rest = wait - (time.monotonic() - begun)
-        if rest <= 0:
+        if not looks.pause():
             reasons = out["why_not"] if p["until"] == "ready" else out["unhealthy"]
             why = "; ".join(reasons) or f"it was so only {streak} times in a row, and {p['times']} are wanted"
             module.fail_json(msg=f"{out.get('node') or 'the node'} is not {p['until']} within {p['wait']}: {why}", **out)
-        time.sleep(min(interval, rest))
 
 
 if __name__ == "__main__":

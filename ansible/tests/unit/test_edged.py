@@ -117,6 +117,30 @@ class ClientTest(unittest.TestCase):
         with self.assertRaisesRegex(edged.EdgedError, "does not speak HTTP|broke the connection"):
             edged.Client(self.path, timeout=5).status()
 
+    def test_a_byte_now_and_then(self):
+        """The answer as a whole has the timeout: no byte is late by itself."""
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(self.path)
+        listener.listen()
+        for head in (b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n"):
+            def trickle(head=head):
+                conn, _ = listener.accept()
+                with conn:
+                    try:
+                        conn.recv(1000)
+                        conn.sendall(head)
+                        while not threading.Event().wait(0.01):
+                            conn.sendall(b"x")
+                    except OSError:
+                        pass
+
+            thread = threading.Thread(target=trickle)
+            thread.start()
+            with self.subTest(head=head), self.assertRaisesRegex(edged.EdgedError, "did not answer .* within 0.2s"):
+                edged.Client(self.path, timeout=0.2).status()
+            thread.join()
+
     def test_what_is_not_understood(self):
         for body, want in (
             (b'{"guard": {"fresh_ns": Infinity}}', "is not JSON"), (b'{"x": NaN}', "is not JSON"), (b"[" * 200000, "is not JSON"),
