@@ -4,10 +4,10 @@ standard library alone."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-import shutil
 import time
 
 from ansible_collections.catchment.edge.plugins.module_utils import boxconfig, gossipkeys
@@ -43,7 +43,8 @@ class Job:
         self._plan()
         self._refuse_missing()
         self._judge()
-        self._refuse_pending()
+        if self.ctl is not None:
+            boxconfig.refuse_pending(self.ctl)
         self._refuse_deaf()
         old = boxconfig.read(self._at("edge.yaml"))
         keys = self._keys(old)
@@ -64,16 +65,19 @@ class Job:
             return unknown
         if old == self.order.edge_yaml:
             return {"changes": [], "takes": {}}
-        folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
         try:
-            said = self.ctl.call("diff", os.path.join(folder, "edge.yaml"), self._at("edge.yaml"))
+            with self._edge_yaml() as path:
+                said = self.ctl.call("diff", path, self._at("edge.yaml"))
         except Failed:
             return unknown
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         if not isinstance(said, dict) or "takes" not in said:
             return unknown
         return {"changes": said.get("changes") or [], "takes": said["takes"] or {}}
+
+    @contextlib.contextmanager
+    def _edge_yaml(self):
+        with boxconfig.staged({"edge.yaml": self.order.edge_yaml}) as folder:
+            yield os.path.join(folder, "edge.yaml")
 
     def _at(self, name):
         return os.path.join(boxconfig.ROOT, name)
@@ -122,21 +126,8 @@ class Job:
     def _judge(self):
         if self.ctl is None:
             return
-        folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
-        try:
-            self.ctl.call("check", os.path.join(folder, "edge.yaml"))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _refuse_pending(self):
-        if self.ctl is None:
-            return
-        waits = (self.ctl.call("config", "show") or {}).get("pending")
-        if waits:
-            raise Refused(
-                f"generation {waits.get('to')} of this box waits to be confirmed until {waits.get('deadline')}: "
-                "edgectl config confirm or edgectl config revert on the box, or wait"
-            )
+        with self._edge_yaml() as path:
+            self.ctl.call("check", path)
 
     def _refuse_deaf(self):
         """The keys of the gossip are changed on all boxes in steps, by the playbook
@@ -206,29 +197,24 @@ class Job:
         return self.ctl.call("config", "apply", what, "--confirm-within", f"{within}s") or {}
 
     def _apply_image(self, within):
-        folder = boxconfig.stage(self.to_be)
-        try:
+        with boxconfig.staged(self.to_be) as folder:
             return self._config_apply(folder, within)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _apply_deb(self, within):
         exchange = boxconfig.Exchange(boxconfig.ROOT)
-        folder = boxconfig.stage({"edge.yaml": self.order.edge_yaml})
         try:
             names = [name for name, _ in self.differs if name in self.order.access]
             exchange.begin(names)
             for name in names:
                 exchange.put(name, self.order.contents[name], self.order.access[name])
-            answer = self._config_apply(os.path.join(folder, "edge.yaml"), within)
+            with self._edge_yaml() as path:
+                answer = self._config_apply(path, within)
         except BaseException:
             if exchange.before:
                 exchange.back()
                 self._reload()
             exchange.end()
             raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         self._seed(answer)
         exchange.end()
         return answer

@@ -9,6 +9,7 @@ import contextlib
 import grp
 import os
 import pwd
+import shutil
 import stat
 import tempfile
 import time
@@ -197,12 +198,27 @@ class Exchange:
         self.before = []
 
 
-def stage(files, run="/run"):
-    """Writes files into a new folder that only root can read, on a file system in memory."""
+def refuse_pending(ctl):
+    """No change of a box while another of it waits to be confirmed."""
+    waits = (ctl.call("config", "show") or {}).get("pending")
+    if waits:
+        raise Refused(
+            f"generation {waits.get('to')} of this box waits to be confirmed until {waits.get('deadline')}: "
+            "edgectl config confirm or edgectl config revert on the box, or wait"
+        )
+
+
+@contextlib.contextmanager
+def staged(files, run="/run"):
+    """A new folder with files that only root can read, on a file system in memory; it is
+    gone afterwards."""
     folder = tempfile.mkdtemp(prefix="edge-config-", dir=run if os.access(run, os.W_OK) else None)
-    for name, content in files.items():
-        path = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
-            f.write(content)
-    return folder
+    try:
+        for name, content in files.items():
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+                f.write(content)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

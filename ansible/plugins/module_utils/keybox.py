@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import time
 
@@ -116,20 +115,12 @@ class KeyBox:
         name = self.path[len(boxconfig.ROOT) + 1:]
         if not self.path.startswith(boxconfig.ROOT + "/secrets/"):
             raise Refused(f"{self.path} is no secret of the configuration of an appliance: those are below {boxconfig.ROOT}/secrets")
-        pending = (self.ctl.call("config", "show") or {}).get("pending")
-        if pending:
-            raise Refused(
-                f"generation {pending.get('to')} of this box waits to be confirmed until {pending.get('deadline')}: "
-                "edgectl config confirm or edgectl config revert on the box, or wait"
-            )
+        boxconfig.refuse_pending(self.ctl)
         now = boxconfig.tree(boxconfig.ROOT)
         files = {n: c for n, c in now.items() if n == "edge.yaml" or n.startswith("secrets/")}
         files[name] = content
-        folder = boxconfig.stage(files)
-        try:
+        with boxconfig.staged(files) as folder:
             answer = self.ctl.call("config", "apply", folder, "--confirm-within", f"{within}s") or {}
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         return "confirm_by" in answer
 
     def _await(self, names, wait):

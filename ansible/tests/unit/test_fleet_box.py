@@ -325,11 +325,12 @@ class OnDisk(unittest.TestCase):
         self.assertIn("not a regular file", hostfacts.short_hash(pipe)["error"])
         self.assertIsNone(boxconfig.read(os.path.join(self.root, "none")))
 
-    def test_stage(self):
-        folder = boxconfig.stage({"edge.yaml": b"x", "secrets/tls/k": b"y"}, run=self.root)
-        self.assertEqual(boxconfig.tree(folder), {"edge.yaml": b"x", "secrets/tls/k": b"y"})
-        self.assertEqual(stat.S_IMODE(os.stat(folder).st_mode), 0o700)
-        self.assertEqual(stat.S_IMODE(os.stat(os.path.join(folder, "secrets/tls/k")).st_mode), 0o600)
+    def test_staged(self):
+        with boxconfig.staged({"edge.yaml": b"x", "secrets/tls/k": b"y"}, run=self.root) as folder:
+            self.assertEqual(boxconfig.tree(folder), {"edge.yaml": b"x", "secrets/tls/k": b"y"})
+            self.assertEqual(stat.S_IMODE(os.stat(folder).st_mode), 0o700)
+            self.assertEqual(stat.S_IMODE(os.stat(os.path.join(folder, "secrets/tls/k")).st_mode), 0o600)
+        self.assertFalse(os.path.exists(folder))
 
     def test_is_image(self):
         for to, want in ((boxconfig.STORE, True), ("/srv/edge", False)):
