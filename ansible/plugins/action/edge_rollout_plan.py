@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.catchment.edge.plugins.module_utils import rollout_plan, rollout_text
+from ansible_collections.catchment.edge.plugins.module_utils import rollout_plan, rollout_soak, rollout_text, rollout_times
 from ansible_collections.catchment.edge.plugins.plugin_utils.controller import ControllerAction, Refused, flag, names
 
 
 class ActionModule(ControllerAction):
     OPTIONS = ("state", "fleet", "looks", "facts", "samples", "version", "owner", "back", "canary", "waves", "leave_out", "allow_unhealthy",
-               "newest", "batch", "failed", "left_out", "budget")
+               "newest", "times", "limits", "batch", "failed", "left_out", "budget")
 
     def decide(self, args):
         looks = {n: a for n, a in (args.get("looks") or {}).items() if isinstance(a, dict)}
@@ -24,5 +24,8 @@ class ActionModule(ControllerAction):
         wish = rollout_plan.Wish(
             str(args["version"]), str(args.get("owner") or ""), flag(args.get("back")), str(args.get("canary") or ""), names(args.get("waves", rollout_plan.WAVES)),
             names(args.get("leave_out")), flag(args.get("allow_unhealthy")), names(args.get("newest")))
+        rollout_soak.limits_of(args.get("limits"))  # a slip is found before anything begins
         plan = rollout_plan.make(fleet, looks, args.get("facts") or {}, loads, wish)
+        refused, told = rollout_times.judge(args.get("times") or {})
+        plan.update(refused=refused + plan["refused"], told=plan["told"] + told)
         return dict(plan, changed=False, text=rollout_text.plan(plan, wish.version, wish.back))

@@ -4,6 +4,7 @@ same time. Pure."""
 
 from __future__ import annotations
 
+import math
 import re
 
 # min_requests: with fewer nothing is judged. A node fails if the share of its errors is
@@ -16,19 +17,30 @@ LIMITS = {"min_requests": 100.0, "error_factor": 3.0, "error_margin_percent": 0.
 _LINE = re.compile(r'^(edge_proxy_[a-z_]+)(?:\{(?:class|le|kind)="([^"]*)"\})?\s+([0-9.eE+-]+|\+Inf)\s*$')
 
 
+def _number(text):
+    """What counts: neither what is no number, nor one that spoils every sum."""
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
 def counters(text):
     """What is counted, of the text of /metrics of edgeproxy."""
     out = {"requests": 0.0, "errors": 0.0, "handshakes": 0.0, "handshake_errors": 0.0, "panics": 0.0, "latency": {}}
     for line in text.splitlines():
         m = _LINE.match(line)
-        if not m:
+        value = _number(m.group(3)) if m else None
+        if value is None:
             continue
-        name, label, value = m.group(1), m.group(2), float(m.group(3))
+        name, label = m.group(1), m.group(2)
         if name == "edge_proxy_requests_total":
             out["requests"] += value
             out["errors"] += value if label == "5xx" else 0.0
         elif name == "edge_proxy_request_duration_seconds_bucket":
-            out["latency"][label] = value
+            if label == "+Inf" or _number(label) is not None:
+                out["latency"][label] = value
         elif name == "edge_proxy_tls_handshakes_total":
             out["handshakes"] += value
         elif name == "edge_proxy_tls_handshake_errors_total":

@@ -68,6 +68,14 @@ options:
     type: list
     elements: str
     default: []
+  times:
+    description: The lengths of time of the run, by the names of its variables without C(rollout_). What is none is refused. For C(made).
+    type: dict
+    default: {}
+  limits:
+    description: The limits of the soak. What is none of them is refused. For C(made).
+    type: dict
+    default: {}
   batch:
     description: The nodes of the batch. For C(gate).
     type: list

@@ -42,6 +42,13 @@ class Counters(unittest.TestCase):
         self.assertIsNone(rollout_soak.quantile({"+Inf": 0}, 95))
         self.assertEqual(rollout_soak.quantile({"1": 0, "+Inf": 10}, 95), 1.0)
 
+    def test_what_is_no_number(self):
+        odd = "".join(f"edge_proxy_panics_total {v}\n" for v in ("e", "+", "-.", "1e999", "+Inf", "NaN", "1.2.3"))
+        odd += "".join('edge_proxy_request_duration_seconds_bucket{le="%s"} 5\n' % le for le in ("abc", "", "NaN", "-Inf"))
+        odd += 'edge_proxy_requests_total{class="2xx"} --1\nedge_proxy_request_duration_seconds_bucket 9\n'
+        self.assertEqual(rollout_soak.counters(odd), rollout_soak.counters(""))
+        self.assertEqual(rollout_soak.counters(METRICS + odd), rollout_soak.counters(METRICS))
+
     def test_a_restart_begins_at_nothing(self):
         before, after = sample(1000, 50)["counters"], sample(100, 3)["counters"]
         self.assertEqual(rollout_soak.between(before, after), after)
