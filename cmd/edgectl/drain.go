@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ func (o *options) drainCommand() *cobra.Command {
 	var in edge.Drain
 	var service string
 	var length, wait time.Duration
+	var unlessDrained bool
 	c := &cobra.Command{
 		Use: "drain [PREFIX] --reason TEXT", Short: "Leave: with the guard's permit, and for good until undrained",
 		Long: "Order this node to stop announcing a prefix, the prefix of a service, or all of them. It degrades\n" +
@@ -27,6 +29,7 @@ func (o *options) drainCommand() *cobra.Command {
 			"The order is kept over restarts and reboots, until undrain or the end of --for.\n\n" +
 			"With --wait it returns when all is off the air and nothing is served any more, and the box may be\n" +
 			"switched off; else, when the time is over, it says what is not, and why (exit code 1).\n\n" +
+			"An order for the same is replaced. With --unless-drained it stays as it is, and whoever gave it ends it.\n\n" +
 			"--force withdraws at once and without the guard, so it may take the last site off the air. It is for\n" +
 			"a box that does harm. Every box logs it and alarms for an hour; ten prefixes may be in ten minutes.",
 		Args: prefixArg,
@@ -44,7 +47,13 @@ func (o *options) drainCommand() *cobra.Command {
 			if length > 0 {
 				in.Until = o.now().Add(length).UTC()
 			}
-			if wait > 0 {
+			if unlessDrained && in.Force {
+				return errors.New("--unless-drained and --force are given: what is drained already is forced by another order")
+			}
+			switch {
+			case unlessDrained:
+				return o.drainUnlessDrained(c, in, wait)
+			case wait > 0:
 				return o.drainAndWait(c, in, wait)
 			}
 			return o.order(c, in.Prefix, "/v1/drain", in)
@@ -54,8 +63,30 @@ func (o *options) drainCommand() *cobra.Command {
 	c.Flags().StringVar(&service, "service", "", "the prefix of this `service`")
 	c.Flags().DurationVar(&length, "for", 0, "how `long`; 0: until undrain")
 	c.Flags().DurationVar(&wait, "wait", 0, "how `long` to wait until the box may be switched off; 0: not at all")
+	c.Flags().BoolVar(&unlessDrained, "unless-drained", false, "leave an order for the same that is in force as it is")
 	c.Flags().BoolVar(&in.Force, "force", false, "at once, and without the guard: whatever the floor says")
 	return c
+}
+
+// drainUnlessDrained orders what nobody has ordered yet: a box that goes down for an
+// upgrade is to come back by the order of that, and not to stay out for good.
+func (o *options) drainUnlessDrained(c *cobra.Command, in edge.Drain, wait time.Duration) error {
+	var st edge.SystemStatus
+	if err := o.call(c.Context(), "GET", "/v1/status", nil, &st); err != nil {
+		return err
+	}
+	found := slices.IndexFunc(st.Drains, func(d edge.Drain) bool { return !d.Stop && d.Prefix == in.Prefix && d.Service == in.Service })
+	switch {
+	case found < 0 && wait > 0:
+		return o.drainAndWait(c, in, wait)
+	case found < 0:
+		return o.order(c, in.Prefix, "/v1/drain", in)
+	case wait > 0:
+		return o.awaitOrder(c, st, in, wait)
+	case o.output == "json":
+		return o.json(st)
+	}
+	return o.write("it is drained already: " + line(st.Drains[found].Reason) + "\n")
 }
 
 // drainAndWait orders, and looks until nothing of it is announced or served any more.
@@ -64,6 +95,11 @@ func (o *options) drainAndWait(c *cobra.Command, in edge.Drain, wait time.Durati
 	if err := o.call(c.Context(), "POST", "/v1/drain", in, &st); err != nil {
 		return err
 	}
+	return o.awaitOrder(c, st, in, wait)
+}
+
+// awaitOrder looks until nothing of an order is left. st is the status since it is in force.
+func (o *options) awaitOrder(c *cobra.Command, st edge.SystemStatus, in edge.Drain, wait time.Duration) error {
 	left, err := o.awaitDrained(c.Context(), &st, in, wait)
 	switch {
 	case err != nil && c.Context().Err() != nil:

@@ -57,6 +57,41 @@ func serveGuard(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// TestDrainUnlessDrained: an order for the same stays, whoever gave it; nothing else keeps
+// from ordering.
+func TestDrainUnlessDrained(t *testing.T) {
+	ordered, gone := edge.Drain{Reason: "an upgrade"}, edge.Decision{Prefix: prefix4, Rung: edge.Withdrawn, Unserved: true}
+	for _, c := range []struct {
+		drains []edge.Drain
+		args   []string
+		asked  string
+		text   string
+	}{
+		{nil, nil, "GET POST", "198.51.100.0/24 is withdrawn"},
+		{[]edge.Drain{ordered}, nil, "GET", "it is drained already: an upgrade"},
+		{[]edge.Drain{ordered}, []string{"--wait", "10s"}, "GET", "all is off the air"},
+		{nil, []string{"--wait", "10s"}, "GET POST", "all is off the air"},
+		{[]edge.Drain{{Reason: "by file", ByFile: true}}, nil, "GET", "it is drained already: by file"},
+		{[]edge.Drain{{Reason: "edgebgp is to stop", Stop: true}}, nil, "GET POST", ""},
+		{[]edge.Drain{{Reason: "one of them", Prefix: prefix6}, {Reason: "web", Service: "web"}}, nil, "GET POST", ""},
+		{[]edge.Drain{ordered}, []string{prefix6.String()}, "GET POST", ""},
+		{[]edge.Drain{{Reason: "one of them", Prefix: prefix6}}, []string{prefix6.String()}, "GET", "it is drained already: one of them"},
+	} {
+		var asked []string
+		path := t.TempDir() + "/edged.sock"
+		serve(t, path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = append(asked, r.Method)
+			st := quiet()
+			st.Drains, st.Decisions = c.drains, []edge.Decision{gone}
+			socket.JSON(w, http.StatusOK, st)
+		}))
+		stdout, stderr, code := call(t, false, append([]string{"drain", "--socket", path, "--reason", "power", "--unless-drained"}, c.args...)...)
+		if got := strings.Join(asked, " "); code != exitOK || got != c.asked || !strings.Contains(stdout+stderr, c.text) {
+			t.Errorf("%v %q: exit %d, asked %s, %q, want %s and %q", c.drains, c.args, code, got, stdout+stderr, c.asked, c.text)
+		}
+	}
+}
+
 // TestDrainWait: it returns when all is withdrawn and unserved, not before, and else
 // says what is not.
 func TestDrainWait(t *testing.T) {

@@ -246,6 +246,7 @@ func TestOrders(t *testing.T) {
 		{[]string{"drain", "--service", "web", "--for", "1h", "--reason", "r"}, `POST /v1/drain {"reason":"r","service":"web","since":"0001-01-01T00:00:00Z","until":"2026-03-01T13:00:01Z"}`},
 		{[]string{"drain", "--force", "--reason", "r"}, `POST /v1/drain {"force":true,"reason":"r","since":"0001-01-01T00:00:00Z"}`},
 		{[]string{"drain", "--force"}, ""},
+		{[]string{"drain", "--unless-drained", "--force", "--reason", "r"}, ""},
 		{[]string{"drain", "--wait", "-1s", "--reason", "r"}, ""},
 		{[]string{"guard"}, "GET /v1/status null"},
 		{[]string{"guard", "decisions"}, "GET /v1/guard/decisions null"},

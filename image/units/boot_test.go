@@ -211,6 +211,9 @@ peer added" peer=r address=10.1.0.1 asn=65001 md5=true
 chains that drop: 2
 an edited file changes the rules
 the daemons still answer
+== leave
+edge-leave: success, drained: the box goes down
+edge-leave: success, drained: an upgrade
 == again
 edged takes over what it left
 probe vip is up after it

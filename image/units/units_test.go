@@ -133,6 +133,27 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestCommands: what a unit runs of ours is taken by the command as it stands there.
+func TestCommands(t *testing.T) {
+	bin := t.TempDir()
+	run(t, "go", "build", "-o", bin+"/", "../../cmd/edgectl")
+	all := files(t, ".service")
+	maps.Copy(all, files(t, ".conf"))
+	seen := 0
+	for path, text := range all {
+		for _, m := range regexp.MustCompile(`(?m)^Exec\w+=[-+!]*/usr/bin/edgectl (.+)$`).FindAllStringSubmatch(text, -1) {
+			seen++
+			// Flags are read from left to right: one that is wrong is refused before the help comes.
+			if out, err := command(t, "sh", "-c", bin+"/edgectl "+m[1]+" --help"); err != nil {
+				t.Errorf("%s: edgectl %s: %v\n%s", path, m[1], err, out)
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d commands were found", seen)
+	}
+}
+
 // TestPresets: what is to be started at boot is enabled by the preset of the image,
 // and nothing that does not exist.
 func TestPresets(t *testing.T) {

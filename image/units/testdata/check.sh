@@ -52,6 +52,18 @@ changed() { nft list table inet edge_host | grep -q "ip saddr 192.0.2.0/24 accep
 await "an edited file changes the rules" 20 changed
 await "the daemons still answer" 20 answered
 
+echo "== leave"
+# What edge-leave does when the box goes down, and what is ordered after it.
+left() {
+	systemctl start edge-leave
+	systemctl stop edge-leave
+	echo "edge-leave: $(systemctl show -P Result edge-leave), drained: $(edgectl -o json status | python3 -c 'import json, sys; print("; ".join(d["reason"] for d in json.load(sys.stdin)["drains"]))')"
+}
+left
+edgectl drain --reason "an upgrade" >/dev/null
+left
+edgectl undrain >/dev/null
+
 echo "== again"
 systemctl restart edged
 await "edged takes over what it left" 30 answered
