@@ -92,8 +92,8 @@ func (a *api) reload(keep []edge.Service) error {
 	if err != nil {
 		return err
 	}
-	if err := fixed(a.d.cfg.Local, cfg.Local); err != nil {
-		return err
+	if key := edge.EffortOf(a.d.cfg, cfg).Proxy; key != "" {
+		return fmt.Errorf("%s changes: that needs a restart of edgeproxy", key)
 	}
 	commit := func() { a.selector.SetRegions(cfg.Fleet.Regions) }
 	if err := a.server.Reload(proxy.Reload{Config: cfg, Keep: keep, Commit: commit}); err != nil {
@@ -101,17 +101,4 @@ func (a *api) reload(keep []edge.Service) error {
 	}
 	a.d.log.Info("reloaded", "config", cfg.Hash, "keep", len(keep))
 	return nil
-}
-
-// fixed refuses what only a new process can change.
-func fixed(was, now edge.Local) error {
-	var errs []error
-	for _, x := range []struct{ key, was, now string }{
-		{"name", string(was.ID), string(now.ID)}, {"run_dir", was.RunDir, now.RunDir}, {"proxy_user", was.ProxyUser, now.ProxyUser},
-	} {
-		if x.was != x.now {
-			errs = append(errs, fmt.Errorf("node.%s changes from %q to %q: that needs a restart of edgeproxy", x.key, x.was, x.now))
-		}
-	}
-	return errors.Join(errs...)
 }
