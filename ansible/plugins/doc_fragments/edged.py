@@ -3,7 +3,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """Options of the modules that look at edged; module_utils/looking.py has their types and defaults."""
+    """What the modules that look at edged have in common; module_utils/looking.py has the types and defaults of their options."""
 
     DOCUMENTATION = r"""
 options:
@@ -28,4 +28,14 @@ options:
     description: Where an appliance leaves the state of its boot. A system without this folder is no appliance.
     type: path
     default: /run/edge-image
+"""
+
+    READS = r"""
+attributes:
+  check_mode:
+    description: It changes nothing, so it does the same in check mode.
+    support: full
+  diff_mode:
+    description: It changes nothing.
+    support: none
 """

@@ -24,14 +24,7 @@ options:
     description: So many sites may be leaving by an order at a time, as C(fleet.guard.max_planned) says.
     type: int
     default: 1
-extends_documentation_fragment: [catchment.edge.edged]
-attributes:
-  check_mode:
-    description: It changes nothing, so it does the same in check mode.
-    support: full
-  diff_mode:
-    description: It changes nothing.
-    support: none
+extends_documentation_fragment: [catchment.edge.edged.reads, catchment.edge.edged]
 author: Catchment maintainers (@catchment-dev)
 """
 

@@ -93,13 +93,7 @@ options:
     description: How many nodes may fail before no batch begins any more. For C(gate).
     type: int
     default: 0
-attributes:
-  check_mode:
-    description: It changes nothing, so it does the same in check mode.
-    support: full
-  diff_mode:
-    description: It changes nothing.
-    support: none
+extends_documentation_fragment: [catchment.edge.edged.reads]
 author: Catchment developers (@catchment-dev)
 """
 

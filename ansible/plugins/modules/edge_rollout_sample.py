@@ -28,14 +28,7 @@ options:
     description: Whether to look at C(edged) with C(for).
     type: bool
     default: true
-extends_documentation_fragment: [catchment.edge.edged, catchment.edge.edged.health]
-attributes:
-  check_mode:
-    description: It changes nothing, so it does the same in check mode.
-    support: full
-  diff_mode:
-    description: It changes nothing.
-    support: none
+extends_documentation_fragment: [catchment.edge.edged.reads, catchment.edge.edged, catchment.edge.edged.health]
 author: Catchment developers (@catchment-dev)
 """
 

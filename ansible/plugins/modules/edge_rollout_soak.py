@@ -36,13 +36,7 @@ options:
         C(latency_margin_ms) (50) - the same for the time in which so many percent of the requests are answered.
     type: dict
     default: {}
-attributes:
-  check_mode:
-    description: It changes nothing, so it does the same in check mode.
-    support: full
-  diff_mode:
-    description: It changes nothing.
-    support: none
+extends_documentation_fragment: [catchment.edge.edged.reads]
 author: Catchment developers (@catchment-dev)
 """
 

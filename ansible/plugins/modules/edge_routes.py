@@ -34,14 +34,7 @@ options:
     description: The service whose prefix is looked at.
     type: str
     default: ""
-extends_documentation_fragment: [catchment.edge.edged]
-attributes:
-  check_mode:
-    description: It changes nothing, so it does the same in check mode.
-    support: full
-  diff_mode:
-    description: It changes nothing.
-    support: none
+extends_documentation_fragment: [catchment.edge.edged.reads, catchment.edge.edged]
 author: Catchment maintainers (@catchment-dev)
 """
 

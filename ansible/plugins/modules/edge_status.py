@@ -51,14 +51,7 @@ options:
   controller_clock:
     description: Seconds since the epoch on the controller, to compare the clocks of boxes with each other.
     type: float
-extends_documentation_fragment: [catchment.edge.edged, catchment.edge.edged.health]
-attributes:
-  check_mode:
-    description: It changes nothing, so it does the same in check mode.
-    support: full
-  diff_mode:
-    description: It changes nothing.
-    support: none
+extends_documentation_fragment: [catchment.edge.edged.reads, catchment.edge.edged, catchment.edge.edged.health]
 author: Catchment maintainers (@catchment-dev)
 """
 
