@@ -52,7 +52,7 @@ class Job:
             self._refuse_restart(old, keys["takes"])
         self._running()
         return {
-            "differs": [name for name, _ in self.differs], "checked": self.ctl is not None, "first": old is None,
+            "differs": [name for name, _ in self.differs], "checked": self.ctl is not None, "first": old is None or ("edge.yaml", "unused") in self.differs,
             "diff": self._diff(old, keys["changes"]), "changed": False, "changes": keys["changes"], "takes": keys["takes"],
         }
 
@@ -165,8 +165,18 @@ class Job:
         if self.differs or self.ctl is None:
             return
         status = self.ctl.status()
+        if status is None and self._never_started():
+            self.differs.append(("edge.yaml", "unused"))
         if status and status.get("config_hash") and status["config_hash"] != hashlib.sha256(self.order.edge_yaml).hexdigest():
             self.differs.append(("edge.yaml", "changed"))
+
+    def _never_started(self):
+        """Whether the daemons of a plain Debian have not run since its boot: whoever made
+        its first configuration was cut before he started them."""
+        if self.image:
+            return False
+        code, said, _ = self.module.run_command(["systemctl", "show", "-P", "ActiveEnterTimestampMonotonic", "edged.service"])
+        return code == 0 and said.strip() == "0"
 
     def _diff(self, old, changes):
         out = []

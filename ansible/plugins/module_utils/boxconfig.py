@@ -99,9 +99,10 @@ def differences(now, to_be, replaces=True):
 
 
 def told(differs):
-    """One line for each file but edge.yaml, which is shown itself."""
-    words = {"new": "is new", "changed": "has another content", "gone": "goes", "access": "gets its owner and mode", "written": "is written, and perhaps not in force"}
-    return [f"{name} {words[what]}" for name, what in differs if name != "edge.yaml"]
+    """One line for each file but a changed edge.yaml, which is shown itself."""
+    words = {"new": "is new", "changed": "has another content", "gone": "goes", "access": "gets its owner and mode", "written": "is written, and perhaps not in force",
+             "unused": "is used by nobody: the daemons have not run since the boot, and are started"}
+    return [f"{name} {words[what]}" for name, what in differs if name != "edge.yaml" or what == "unused"]
 
 
 def ids(access):

@@ -134,7 +134,7 @@ checked:
   returned: unless state is confirmed
   type: bool
 first:
-  description: Whether the box had no configuration before.
+  description: Whether the box had no configuration before, or its daemons have not run since its boot.
   returned: unless state is confirmed
   type: bool
 generation:

@@ -120,6 +120,16 @@ class Judge:
         return {"config_hash": self.hash} if self.hash else None
 
 
+class Module:
+    """A box on which systemctl says something."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def run_command(self, command):
+        return self.said
+
+
 class Jobs(unittest.TestCase):
     """A Job on a folder of its own in place of /etc/edge."""
 
@@ -143,10 +153,10 @@ class Jobs(unittest.TestCase):
         os.makedirs(os.path.dirname(os.path.join(self.root, name)), exist_ok=True)
         boxconfig.write(os.path.join(self.root, name), content, os.getuid(), os.getgid(), 0o600)
 
-    def job(self, ctl, contents=None, image=False, **more):
+    def job(self, ctl, contents=None, image=False, said=(0, "81277\n", ""), **more):
         contents = contents or {"edge.yaml": b"node:\n  name: a1\n  x: y\n", "secrets/ring.seed": b"s"}
         order = boxapply.Order(contents, {"secrets/ring.seed": self.SEED}, self.wanted)
-        job = boxapply.Job(None, ctl, order, **more)
+        job = boxapply.Job(Module(said), ctl, order, **more)
         job.image = image
         return job
 
@@ -170,6 +180,18 @@ class Jobs(unittest.TestCase):
         job = self.job(Judge(), image=True)
         job.look()
         self.assertEqual(job.to_be["secrets/node.key"], b"made here")
+
+    def test_daemons_that_were_never_started(self):
+        """Whoever made the first configuration was cut before he started them."""
+        self.put("secrets/ring.seed", b"s")
+        with open(os.path.join(self.root, "edge.yaml"), "rb") as f:
+            same = {"edge.yaml": f.read(), "secrets/ring.seed": b"s"}
+
+        for said, config_hash, want in (((0, "0\n", ""), None, True), ((0, "81277\n", ""), None, False), ((1, "", "no systemd"), None, False),
+                                        ((0, "0\n", ""), hashlib.sha256(same["edge.yaml"]).hexdigest(), False)):
+            got = self.job(Judge(config_hash=config_hash), same, said=said).look()
+            self.assertEqual((got["first"], got["differs"]), (want, ["edge.yaml"] if want else []), said)
+            self.assertEqual("the daemons have not run since the boot" in str(got["diff"]), want)
 
     def test_nothing_to_do(self):
         self.put("secrets/ring.seed", b"s")
