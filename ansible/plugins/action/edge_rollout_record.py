@@ -74,7 +74,8 @@ class ActionModule(ControllerAction):
         who = dict(rollout_run.process(os.getppid()), host=os.uname().nodename)
         run = rollout_run.begin(before, str(args["version"]), flag(args.get("back", False)), owner, who, time.time())
         self._write(run)
-        return {"folder": os.path.abspath(self.folder), "owner": owner, "resumed": run["resumed"], "newest": rollout_run.newest(run, run["version"]), "guarded": os.environ.get("CATCHMENT_ROLLOUT_GUARD") == str(os.getppid())}
+        return {"folder": os.path.abspath(self.folder), "owner": owner, "resumed": run["resumed"], "unreleased": rollout_run.unreleased(before),
+                "newest": rollout_run.newest(run, run["version"]), "guarded": os.environ.get("CATCHMENT_ROLLOUT_GUARD") == str(os.getppid())}
 
     @staticmethod
     def _goes_on(run):
@@ -115,7 +116,9 @@ class ActionModule(ControllerAction):
 
     def _end(self, args, run):
         run = self._running(run)
-        run.update(state="ended", ended=durations.stamp(time.time()), stop=args.get("stop") or None)
+        # Of a run that has ended by itself the release is told by what.
+        stop = "; ".join(s for s in (os.environ.get("CATCHMENT_ROLLOUT_CUT_BY"), args.get("stop")) if s)
+        run.update(state="ended", ended=durations.stamp(time.time()), stop=stop or None)
         run["outcome"] = rollout_text.outcome(run, flag(args.get("staged", False)), self._task.check_mode)
         self._write(run)
         doc, files = rollout_text.document(run), []

@@ -28,6 +28,8 @@ from ansible import context
 from ansible.plugins.callback import CallbackBase
 
 GUARD = "CATCHMENT_ROLLOUT_GUARD"
+CUT_BY = "CATCHMENT_ROLLOUT_CUT_BY"  # edge_rollout_record reads it
+MAX_WRONG = 1000  # characters
 BOOK = re.compile(r"^(|.*[./])(rollout|rollback)(\.ya?ml)?$")
 
 
@@ -40,6 +42,9 @@ class CallbackModule(CallbackBase):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.pid, self.folder = os.getpid(), None
+        # The last that went wrong, and whether the play went on to its end: if it did, no node
+        # was left to release anything.
+        self.wrong, self.to_the_end = "", False
         # The record of the run asks whether it is guarded.
         os.environ[GUARD] = str(self.pid)
         atexit.register(self._ended)
@@ -49,6 +54,19 @@ class CallbackModule(CallbackBase):
         if str(result._task.action).endswith("edge_rollout_record") and "guarded" in answer and self.folder is None:
             self.folder = answer.get("folder")
             signal.signal(signal.SIGTERM, self._terminated)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        self._went_wrong(result)
+
+    def v2_runner_on_unreachable(self, result):
+        self._went_wrong(result)
+
+    def v2_playbook_on_stats(self, stats):
+        self.to_the_end = True
+
+    def _went_wrong(self, result):
+        why = " ".join(str(result._result.get("msg") or "it has failed").split())
+        self.wrong = f"{result._host.get_name()} was the last, and is lost: {why}"[:MAX_WRONG]
 
     def _terminated(self, number, _frame):
         if os.getpid() == self.pid:
@@ -66,6 +84,8 @@ class CallbackModule(CallbackBase):
             return
         self._display.display("The run was cut: what it holds is released. A second Ctrl-C leaves it to end by itself.")
         env = {k: v for k, v in os.environ.items() if k != GUARD}
+        if self.to_the_end and self.wrong:
+            env[CUT_BY] = self.wrong  # not as a variable, which would be a template
         try:
             # Named, since Ansible 2.19 has it that no child inherits them.
             code = subprocess.run([sys.executable] + command, env=env, check=False, stdin=0, stdout=1, stderr=2).returncode

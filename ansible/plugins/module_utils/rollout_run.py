@@ -71,6 +71,11 @@ def standing(run):
     return run or None
 
 
+def unreleased(run):
+    """Whether a node may still have the lock of a run: it was cut, or lost one."""
+    return bool(run) and (run.get("state") != "ended" or bool(run.get("stop")) or bool(failed(run)))
+
+
 def begin(before, version, back, owner, who, now):
     """The record of a new run. before is the last one that stands: what it has noted of
     the same aim stays."""

@@ -111,9 +111,10 @@ def judge(batch, before, after, watched, limits):
     rest = total(p for n, p in parts.items() if n not in batch)
     failed, told = {}, {}
     for n in batch:
-        bad = list((watched.get(n) or {}).get("unready") or [])
+        seen = watched.get(n) or {}
+        bad = _unseen(seen, after.get(n) or {}) or _unready(seen)
         if bad:
-            failed[n] = "it was not ready in the soak: " + "; ".join(bad)
+            failed[n] = bad
             continue
         if n not in parts:
             why = (after.get(n) or {}).get("absent") or (before.get(n) or {}).get("absent") or "it was not asked"
@@ -125,6 +126,19 @@ def judge(batch, before, after, watched, limits):
         elif note:
             told[n] = note
     return failed, told
+
+
+def _unseen(watched, after):
+    """Why nobody knows whether a node was ready all the time: what was not seen is not good."""
+    for answer in (watched, after):
+        if answer.get("unreachable") or answer.get("failed") or "counters" not in answer:
+            return "it was not seen to the end of the soak: " + (" ".join(str(answer.get("msg") or "").split()) or "it has not answered")
+    return None
+
+
+def _unready(watched):
+    bad = watched.get("unready") or []
+    return "it was not ready in the soak: " + "; ".join(map(str, bad)) if bad else None
 
 
 def _node(mine, rest, limits):

@@ -19,6 +19,8 @@ def remedy(name, node, run):
     """What to do about a node that has failed."""
     again = f"then run {'rollback' if run.get('back') else 'rollout'} again: it goes on with {name}"
     was = node.get("was")
+    if was == "done":
+        return f"it runs the version and has shown that it serves; its lock ends by itself; see that it is there, {again}"
     if was in (None, "waiting"):
         return f"it was not touched; mend what is named, {again}"
     if was in rollout_run.IDLE_DRAIN:

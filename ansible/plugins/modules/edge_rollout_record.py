@@ -113,6 +113,10 @@ resumed:
   description: Whether an earlier run of the same aim was cut.
   type: bool
   returned: with state begun
+unreleased:
+  description: Whether nodes may still have the lock of an earlier run of this owner, which was cut or has lost one.
+  type: bool
+  returned: with state begun
 newest:
   description: The nodes that got the version, the last first.
   type: list

@@ -70,6 +70,15 @@ class Record(unittest.TestCase):
         self.assertIsNone(rollout_run.standing(rollout_run.begin(None, "9.9.9", False, "two", {}, 2000.0)))
         self.assertIsNone(rollout_run.standing(None))
 
+    def test_whether_locks_may_be_left(self):
+        run = begun()
+        self.assertTrue(rollout_run.unreleased(run), "it was cut")
+        run.update(state="ended")
+        self.assertFalse(rollout_run.unreleased(run) or rollout_run.unreleased(None))
+        self.assertTrue(rollout_run.unreleased(dict(run, stop="the fleet is not well")))
+        rollout_run.note(run, "b1", 1001.0, "failed", "the connection was lost")
+        self.assertTrue(rollout_run.unreleased(run))
+
     def test_newest(self):
         run = begun()
         for at, n in ((1001.0, "a1"), (1002.0, "b1")):
@@ -97,7 +106,7 @@ class Report(unittest.TestCase):
             (["failed"], "it was not touched"),
             (["draining", "failed"], "it was not upgraded"),
             (["draining", "upgrading", "failed"], "it stays off the air until its order to drain ends"),
-            (["soaking", "failed"], "it runs the version"),
+            (["soaking", "failed"], "it runs the version"), (["soaking", "done", "failed"], "its lock ends by itself"),
         ):
             _, text, md = self.told(phases)
             self.assertIn(words, text)

@@ -59,7 +59,7 @@ class Counters(unittest.TestCase):
 class Judge(unittest.TestCase):
     def judge(self, mine, rest, watched=None, before=None, **limits):
         after = {"a1": mine, "b1": rest, "c1": rest}
-        return rollout_soak.judge(["a1"], before or dict.fromkeys(after, NONE), after, {"a1": watched or {}}, dict(LIMITS, **limits))
+        return rollout_soak.judge(["a1"], before or dict.fromkeys(after, NONE), after, {"a1": dict(NONE, **(watched or {}))}, dict(LIMITS, **limits))
 
     def good(self, words, *args, **more):
         failed, told = self.judge(*args, **more)
@@ -96,6 +96,15 @@ class Judge(unittest.TestCase):
         self.bad("edgeproxy has panicked 1 times", sample(1000, panics=1), sample(1000))
         self.bad("TLS handshakes failed", sample(90, handshake_errors=60), sample(1000))
         self.good("1000 requests", sample(1000, handshake_errors=30), sample(1000))
+
+    def test_what_was_not_seen_is_not_good(self):
+        lost = {"unreachable": True, "msg": "the connection was\nlost"}
+        self.bad("it was not seen to the end of the soak: the connection was lost", sample(1000), sample(1000), lost)
+        self.bad("it was not seen to the end of the soak: the connection was lost", lost, sample(1000))
+        self.bad("it has not answered", {}, sample(1000))
+        after = {"a1": sample(1000), "b1": sample(1000)}
+        failed, _ = rollout_soak.judge(["a1"], dict.fromkeys(after, NONE), after, {}, LIMITS)
+        self.assertIn("it has not answered", failed["a1"])
 
     def test_limits(self):
         self.assertEqual(rollout_soak.limits_of({"min_requests": "7"}), dict(LIMITS, min_requests=7.0))
