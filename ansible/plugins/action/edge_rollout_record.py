@@ -49,11 +49,14 @@ class ActionModule(ControllerAction):
         try:
             with open(self.path, encoding="utf-8") as f:
                 run = json.loads(f.read(MAX_FILE))
+                why = rollout_run.misfit(run)
         except FileNotFoundError:
             return None
-        except ValueError:
-            raise Refused(f"{self.path} is no record of a rollout: remove it; what the boxes say is enough to go on") from None
-        return run if isinstance(run, dict) else None
+        except (ValueError, RecursionError):
+            why = "it is not JSON"
+        if why:
+            raise Refused(f"{self.path} is no record of a rollout ({why}): remove it; what the boxes say is enough to go on")
+        return run
 
     def _write(self, run):
         if self._task.check_mode:

@@ -101,7 +101,7 @@ class CallbackModule(CallbackBase):
                 run = json.load(f)
         except (OSError, ValueError):
             return False
-        return run.get("state") == "running" and (run.get("process") or {}).get("pid") == self.pid
+        return isinstance(run, dict) and run.get("state") == "running" and (run.get("process") or {}).get("pid") == self.pid
 
 
 def released_by(argv, books):

@@ -35,11 +35,11 @@ class Fleet:
             self.capacity.setdefault(self.site_of[node], 0.0)
 
     def load(self, site):
-        """Requests a second of a site; None if a node of it has not told."""
-        nodes = [n for n in self.sites[site] if n not in self.out]
-        if any(self.loads.get(n) is None for n in nodes):
+        """Requests a second of a site; None if a node of it has not told. What a node has
+        served that is off the air now comes to others."""
+        if any(self.loads.get(n) is None for n in self.sites[site] if n not in self.out):
             return None
-        return sum(self.loads[n] for n in nodes)
+        return sum(self.loads.get(n) or 0.0 for n in self.sites[site])
 
     def demand(self):
         """Requests a second of the fleet, or None."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.catchment.edge.plugins.module_utils import durations
+from ansible_collections.catchment.edge.plugins.module_utils import durations, shape
 
 # What a node goes through. One that drains, and whose upgrade has not begun, may simply
 # come back.
@@ -18,6 +18,23 @@ PHASES = ("waiting", "draining", "upgrading", "returning", "soaking", "done", "f
 IDLE_DRAIN = ("draining",)
 
 MAX_REASON = 4000  # characters
+
+
+# What of a record is gone by here.
+_NODE = {"phase!": str, "reason": str, "since": str, "was": str, "told": str, "batch": str}
+_RUN = {
+    "owner!": str, "version!": str, "back": bool, "state!": str, "held": bool, "begun": str, "ended": str, "outcome": str, "stop": str, "told": [str],
+    "process": {"pid": (int,), "started": (int,), "boot_id": str, "host": str}, "nodes!": {"*": _NODE}, "got": {"*": {"*": str}}, "left_out": {"*": str},
+    "batches!": [{"name!": str, "nodes!": [str]}],
+}
+
+
+def misfit(run):
+    """Why what was read is no record; None if it is one. That of an older run lies in it,
+    once."""
+    if run is None:
+        return "it is empty"
+    return shape.misfit(run, _RUN) or shape.misfit(run.get("before"), _RUN)
 
 
 def started(pid):

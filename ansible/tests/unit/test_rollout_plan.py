@@ -160,7 +160,7 @@ class Order(unittest.TestCase):
     def test_the_text_has_it_all(self):
         f = fleet(NINE)
         text = "\n".join(rollout_text.plan(make(f, leave_out=["e1"]), "2.0.0", False))
-        self.assertIn("to version 2.0.0: 8 nodes in 8 batches, 0 are done; the fleet serves 80 requests/s\n1. canary: a1", text)
+        self.assertIn("to version 2.0.0: 8 nodes in 8 batches, 0 are done; the fleet serves 90 requests/s\n1. canary: a1", text)
         self.assertIn("left out: e1: rollout_leave_out names it", text)
 
 
@@ -237,6 +237,15 @@ class Gate(unittest.TestCase):
         all_looks = {"a1": look("a"), "b1": lost}
         self.assertIn("its floor is 1", rollout_plan.gate(two, all_looks, {}, ["a1"], {}, {}, 0, OWNER, True))
         self.assertIn("its floor is 1", self.gate(["a1"], ["b1"], 1, two, b1=look("b", drain=f"rollout {OWNER}: x")))
+
+
+    def test_what_a_failed_node_has_served_comes_to_the_others(self):
+        f = fleet({"a": (1000, ["a1", "a2", "a3", "a4"])})
+        names = f["sites"][0]["nodes"]
+        all_looks = dict({n: look("a") for n in names}, a2=look("a", drain=f"rollout {OWNER}: x"))
+        for each, want in ((130.0, "capacity for 500 requests/s would stay, and the fleet is asked for 520"), (120.0, None)):
+            got = rollout_plan.gate(f, all_looks, dict.fromkeys(names, each), ["a3"], {"a2": "x"}, {}, 1, OWNER)
+            self.assertEqual(got, want)
 
 
 class Rules(unittest.TestCase):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of a rollout and its report."""
 
+import json
 import os
 import subprocess
 import sys
@@ -78,6 +79,16 @@ class Record(unittest.TestCase):
         self.assertTrue(rollout_run.unreleased(dict(run, stop="the fleet is not well")))
         rollout_run.note(run, "b1", 1001.0, "failed", "the connection was lost")
         self.assertTrue(rollout_run.unreleased(run))
+
+    def test_what_is_no_record(self):
+        whole = begun()
+        rollout_run.note(whole, "b1", 1001.0, "failed", "x")
+        chain = rollout_run.begin(whole, "3.0.0", False, "one", rollout_run.process(os.getpid()), 2000.0)
+        for run in (whole, chain, json.loads(json.dumps(chain))):
+            self.assertIsNone(rollout_run.misfit(run))
+        for bad in (None, [], 5, {}, dict(whole, nodes=[]), dict(whole, nodes={"a1": "done"}), dict(whole, batches={}), dict(whole, got={"2.0.0": 5}), dict(whole, state=1),
+                    dict(whole, process={"pid": "1"}), dict(whole, before=5), dict(chain, before={"nodes": []}), dict(whole, nodes={"a1": {"phase": None}})):
+            self.assertTrue(rollout_run.misfit(bad), bad)
 
     def test_newest(self):
         run = begun()
