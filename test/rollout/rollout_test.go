@@ -63,6 +63,7 @@ func TestRollout(t *testing.T) {
 		{"the fleet is upgraded under traffic", upgrade, true},
 		{"it is taken back under traffic", rollback, true},
 		{"the controller dies in the middle of a node, and Ctrl-C", killed, true},
+		{"the controller dies at each step, and is started again at once", killedSteps, true},
 		{"a node breaks in a wave, and the upgrade goes on when it is repaired", breakOne, false},
 		{"no secret is told", noSecretTold, false},
 	})

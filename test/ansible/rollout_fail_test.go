@@ -44,3 +44,20 @@ func TestRolloutLost(t *testing.T) {
 		})
 	}
 }
+
+// TestRolloutBudget: with a budget the others go on past a node that fails, and the run has
+// failed all the same.
+func TestRolloutBudget(t *testing.T) {
+	r := newRolls(t, "a1", "b1", "c1")
+	for name, load := range map[string]float64{"a1": 50, "b1": 100, "c1": 200} {
+		r.node(name).set(func(s *standIn) { s.rate = load })
+	}
+	r.node("a1").set(func(s *standIn) { s.sick = "2.0.0" })
+	args := []string{"-e", "rollout_version=2.0.0", "-e", "rollout_leave_out=d1", "-e", "rollout_budget=1"}
+	r.wants(false, "rollout", args, "2 of 3 nodes are done, and 1 have failed", "a1: wait until it is healthy, several times in a row: ", "it stays off the air")
+	r.stands("2.0.0", false, "b1", "c1")
+	r.stands("2.0.0", true, "a1")
+	r.node("a1").set(func(s *standIn) { s.sick = "" })
+	r.wants(true, "rollout", args, "1. resume: a1", "All 3 nodes are at version 2.0.0")
+	r.stands("2.0.0", false, "a1")
+}
