@@ -39,7 +39,11 @@ func TestRolloutLost(t *testing.T) {
 			}
 			must(t, os.Remove(n.file("lose")))
 			must(t, os.Remove(n.file("lost")))
-			r.wants(true, "rollout", args, "nodes are at version 2.0.0")
+			again := "1. resume: b1"
+			if !p.drained {
+				again = "1. soak again: b1"
+			}
+			r.wants(true, "rollout", args, again, "nodes are at version 2.0.0")
 			r.stands("2.0.0", false, "b1")
 		})
 	}

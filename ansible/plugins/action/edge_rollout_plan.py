@@ -9,7 +9,7 @@ from ansible_collections.catchment.edge.plugins.plugin_utils.controller import C
 
 class ActionModule(ControllerAction):
     OPTIONS = ("state", "fleet", "looks", "facts", "samples", "version", "owner", "back", "canary", "waves", "leave_out", "allow_unhealthy",
-               "newest", "times", "limits", "batch", "failed", "left_out", "budget")
+               "newest", "unproven", "times", "limits", "batch", "failed", "left_out", "budget")
 
     def decide(self, args):
         looks = {n: a for n, a in (args.get("looks") or {}).items() if isinstance(a, dict)}
@@ -23,7 +23,7 @@ class ActionModule(ControllerAction):
             raise Refused("version: it is needed")
         wish = rollout_plan.Wish(
             str(args["version"]), str(args.get("owner") or ""), flag(args.get("back")), str(args.get("canary") or ""), names(args.get("waves", rollout_plan.WAVES)),
-            names(args.get("leave_out")), flag(args.get("allow_unhealthy")), names(args.get("newest")))
+            names(args.get("leave_out")), flag(args.get("allow_unhealthy")), names(args.get("newest")), names(args.get("unproven")))
         rollout_soak.limits_of(args.get("limits"))  # a slip is found before anything begins
         plan = rollout_plan.make(fleet, looks, args.get("facts") or {}, loads, wish)
         refused, told = rollout_times.judge(args.get("times") or {})

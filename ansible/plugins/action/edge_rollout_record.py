@@ -77,7 +77,7 @@ class ActionModule(ControllerAction):
         who = dict(rollout_run.process(os.getppid()), host=os.uname().nodename)
         run = rollout_run.begin(before, str(args["version"]), flag(args.get("back", False)), owner, who, time.time())
         self._write(run)
-        return {"folder": os.path.abspath(self.folder), "owner": owner, "resumed": run["resumed"], "unreleased": rollout_run.unreleased(before),
+        return {"folder": os.path.abspath(self.folder), "owner": owner, "resumed": run["resumed"], "unreleased": rollout_run.unreleased(before), "unproven": rollout_run.unproven(run),
                 "newest": rollout_run.newest(run, run["version"]), "guarded": os.environ.get("CATCHMENT_ROLLOUT_GUARD") == str(os.getppid())}
 
     @staticmethod

@@ -18,10 +18,11 @@ _WAVE = re.compile(r"([1-9][0-9]*)(%?)")
 class Wish:
     """What an operator asks for."""
 
-    def __init__(self, version, owner="", back=False, canary="", waves=WAVES, leave_out=(), allow_unhealthy=False, newest=()):
+    def __init__(self, version, owner="", back=False, canary="", waves=WAVES, leave_out=(), allow_unhealthy=False, newest=(), unproven=()):
         self.version, self.owner, self.back, self.canary = version, owner, back, canary
         self.waves, self.leave_out, self.allow_unhealthy = list(waves), set(leave_out), allow_unhealthy
         self.newest = list(newest)  # for a way back: the nodes that got the version, the last first
+        self.unproven = set(unproven)  # nodes that have the version, and whose soak was cut or has failed
 
 
 class Node:
@@ -63,7 +64,7 @@ def sizes(waves, total):
 def make(fleet, looks, facts, loads, wish):
     """The plan: batches, done, left_out, refused (why nothing may begin) and told."""
     nodes = {n: Node(n, looks.get(n), facts.get(n)) for n in sorted(looks)}
-    out = {"batches": [], "done": [], "left_out": {}, "refused": [], "told": [], "targets": {}, "load": None}
+    out = {"batches": [], "done": [], "left_out": {}, "refused": [], "told": [], "targets": {}, "soak_only": [], "load": None}
     _unknown(fleet, nodes, wish, out)
     todo = [n for n in nodes.values() if _sort(n, wish, out)]
     view = rollout_rules.Fleet(fleet, {n: v.look for n, v in nodes.items() if v.reached}, loads,
@@ -105,6 +106,9 @@ def _sort(node, wish, out):
     if _is_done(node, wish) and not ours:
         if why:
             _or_left_out(node, why, wish, out)
+        elif node.name in wish.unproven:
+            out["soak_only"].append(node.name)
+            out["targets"][node.name] = node.running
         else:
             out["done"].append(node.name)
         return False
@@ -165,6 +169,8 @@ def _batches(view, todo, wish, out):
     names = {n.name for n in todo}
     half = [n.name for n in todo if n.orders(wish.owner)[0]]
     sick = [n.name for n in todo if n.name not in half and not n.ready]
+    if out["soak_only"]:  # it stays on the air
+        out["batches"].append(_batch("soak again", list(out["soak_only"]), "canary" if not out["done"] else "wave"))
     for n in half + sick:
         out["batches"].append(_batch("resume" if n in half else "repair", [n], "canary" if not out["done"] else "wave"))
     rest = names - set(half) - set(sick)
@@ -173,9 +179,9 @@ def _batches(view, todo, wish, out):
         order = [n for n in wish.newest if n in rest] + [n for n in order if n not in wish.newest]
         _pack(view, "back", order, out)
     else:
-        _forward(view, order, wish, out, begun=bool(out["done"] or half))
+        _forward(view, order, wish, out, begun=bool(out["done"] or half or out["soak_only"]))
     for b in out["batches"]:
-        for n in b["nodes"] if len(b["nodes"]) == 1 else []:
+        for n in b["nodes"] if len(b["nodes"]) == 1 and b["name"] != "soak again" else []:
             out["told"] += [t for t in rollout_rules.thin(view, n) if t not in out["told"]]
 
 

@@ -140,12 +140,19 @@ def plan(run, batches, finished, now):
     for b in batches:
         for n in b["nodes"]:
             note(run, n, now, "waiting", batch=b["name"])
+            if b["name"] == "soak again":  # a run that is cut before has not proven it
+                note(run, n, now, "soaking")
 
 
 def newest(run, version):
     """The nodes that got a version, the last first."""
     got = ((run or {}).get("got") or {}).get(version) or {}
     return sorted(got, key=lambda n: got[n], reverse=True)
+
+
+def unproven(run):
+    """Nodes that have the version, and of which nobody has seen that they serve as the others do."""
+    return sorted(n for n, v in (run.get("nodes") or {}).items() if v.get("phase") == "soaking" or v.get("phase") == "failed" and v.get("was") == "soaking")
 
 
 def idle_drains(run):

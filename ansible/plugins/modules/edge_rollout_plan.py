@@ -68,6 +68,11 @@ options:
     type: list
     elements: str
     default: []
+  unproven:
+    description: Nodes whose soak was cut or has failed. Those that have the version and are on the air are soaked again.
+    type: list
+    elements: str
+    default: []
   times:
     description: The lengths of time of the run, by the names of its variables without C(rollout_). What is none is refused. For C(made).
     type: dict
@@ -122,6 +127,11 @@ done:
 left_out:
   description: Nodes that are not touched, and why.
   type: dict
+  returned: with state made
+soak_only:
+  description: Nodes that are only soaked again, and stay on the air.
+  type: list
+  elements: str
   returned: with state made
 targets:
   description: The version that each node is to run.

@@ -117,6 +117,11 @@ unreleased:
   description: Whether nodes may still have the lock of an earlier run of this owner, which was cut or has lost one.
   type: bool
   returned: with state begun
+unproven:
+  description: Nodes whose soak was cut or has failed in an earlier run of the same aim.
+  type: list
+  elements: str
+  returned: with state begun
 newest:
   description: The nodes that got the version, the last first.
   type: list

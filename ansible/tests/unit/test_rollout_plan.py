@@ -132,6 +132,19 @@ class Order(unittest.TestCase):
         self.assertEqual(out["done"], ["a1"])
         self.assertEqual([n for b, n in got if b == "one of each site"], ["e1", "c1", "d1"])
 
+    def test_a_soak_that_was_cut_comes_first_and_takes_nobody_off_the_air(self):
+        f = fleet(NINE)
+        known = {"a1": facts("2.0.0"), "b1": facts("2.0.0"), "c1": facts("2.0.0")}
+        plan = make(f, known=known, unproven=["a1", "b1", "d1"])  # d1 has gone back since
+        self.assertEqual(plan["batches"][0], {"name": "soak again", "nodes": ["a1", "b1"], "soak": "wave"})
+        self.assertEqual((plan["soak_only"], plan["done"], plan["targets"]["a1"]), (["a1", "b1"], ["c1"], "2.0.0"))
+        self.assertIn("d1", [n for b in plan["batches"][1:] for n in b["nodes"]])
+        self.assertNotIn("canary", [b["name"] for b in plan["batches"]])
+        drained = {"a1": look("a", drain=f"rollout {OWNER}: x")}
+        self.assertEqual(make(f, drained, known, unproven=["a1"])["batches"][0]["name"], "resume")
+        alone = make(f, known={"a1": facts("2.0.0")}, unproven=["a1"])
+        self.assertEqual(alone["batches"][0], {"name": "soak again", "nodes": ["a1"], "soak": "canary"})
+
     def test_half_done_nodes_are_back_before_the_next(self):
         two = fleet({"a": (0, ["a1"]), "b": (0, ["b1"])})
         out = make(two, {"a1": look("a", drain=f"rollout {OWNER}: upgrade to 2.0.0")})

@@ -71,6 +71,21 @@ class Record(unittest.TestCase):
         self.assertIsNone(rollout_run.standing(rollout_run.begin(None, "9.9.9", False, "two", {}, 2000.0)))
         self.assertIsNone(rollout_run.standing(None))
 
+    def test_who_is_to_be_soaked_again(self):
+        run = begun()
+        rollout_run.note(run, "a1", 1001.0, "soaking")
+        rollout_run.note(run, "b1", 1001.0, "soaking")
+        rollout_run.note(run, "b1", 1002.0, "failed", "soak: it was not ready")
+        self.assertEqual(rollout_run.unproven(run), ["a1", "b1"])
+        again = rollout_run.begin(run, "2.0.0", False, "one", {}, 2000.0)
+        self.assertEqual(rollout_run.unproven(again), ["a1", "b1"])
+        # Cut before the soak begins, it is still to be done.
+        rollout_run.plan(again, [{"name": "soak again", "nodes": ["a1", "b1"], "soak": "wave"}], [], 2000.0)
+        self.assertEqual((rollout_run.unproven(again), rollout_run.failed(again)), (["a1", "b1"], {}))
+        rollout_run.note(again, "a1", 2001.0, "done")
+        self.assertEqual(rollout_run.unproven(again), ["b1"])
+        self.assertEqual(rollout_run.unproven(rollout_run.begin(run, "3.0.0", False, "one", {}, 2000.0)), [])
+
     def test_whether_locks_may_be_left(self):
         run = begun()
         self.assertTrue(rollout_run.unreleased(run), "it was cut")
