@@ -14,7 +14,8 @@ from ansible_collections.catchment.edge.plugins.module_utils import edged, readi
 PACKAGE = "catchment-edge"
 KEEP = "/var/cache/catchment-edge"
 CONFIG = "/etc/edge/edge.yaml"
-NOTES = ("staged", "before")
+# In store; what the last change has replaced; what was in force last.
+NOTES = ("staged", "before", "ran")
 _MAX_NOTE = 256  # bytes
 
 

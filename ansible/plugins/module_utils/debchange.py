@@ -79,16 +79,26 @@ class Change:
         if check:
             return True
         if new:
-            if before["installed"] not in (None, self.version) and not back:
-                self._note("before", before["installed"])
+            self._note_before(before, back)
             self._install(path)
         if self.box.configured():
             for unit in ORDER:
                 self._restart(unit)
         self._settle()
+        self._note("ran", self.version)
         if self.box.notes().get("staged") == self.version:
             os.unlink(os.path.join(self.box.keep, "staged"))
         return True
+
+    def _note_before(self, before, back):
+        """A version that never came to be in force is nothing to go back to: that is then
+        the last that was."""
+        if before["good"]:
+            self._note("ran", before["installed"])
+        ran = self.box.notes().get("ran")
+        was = ran if ran in before["kept"] else before["installed"]
+        if was not in (None, self.version) and not back:
+            self._note("before", was)
 
     def _drained(self, stands):
         """Refuse to touch a node that is on the air. One whose edged is silent is asked

@@ -210,6 +210,19 @@ class DebTest(unittest.TestCase):
         self.assertEqual(self.box.facts()["previous"], "1.2.0")
         self.assertEqual(self.system.orders[-2:], ["edgeproxy", "edgebgp"])
 
+    def test_what_never_was_in_force_is_nothing_to_go_back_to(self):
+        for v in ("1.3.0", "1.4.0", "1.5.0"):
+            self.keeps(v)
+        self.system.breaks["edgeproxy"] = "no such user"
+        self.refused("edgeproxy of 1.3.0 does not start", self.change().apply, False)
+        self.system.breaks.clear()
+        self.assertTrue(self.change("1.4.0").apply(False))
+        self.assertEqual(self.box.facts()["previous"], "1.2.0")
+        # One that was, and is not well today, is.
+        self.system.client.error = "edged does not answer"
+        self.refused("edged of 1.5.0 runs, but not as it should", self.change("1.5.0").apply, False)
+        self.assertEqual(self.box.facts()["previous"], "1.4.0")
+
     def test_edged_that_is_not_well_stops_it(self):
         self.keeps("1.3.0")
         self.system.client.error = "edged does not answer"
