@@ -17,6 +17,7 @@ CONFIG = "/etc/edge/edge.yaml"
 # In store; what the last change has replaced; what was in force last.
 NOTES = ("staged", "before", "ran")
 _MAX_NOTE = 256  # bytes
+SAYS = 10  # seconds that a program has to say its version
 
 
 class Refused(Exception):
@@ -31,6 +32,12 @@ class Box:
         """What a command writes, or None if it fails."""
         rc, out, _ = self.run(list(args))
         return out if rc == 0 else None
+
+    def bounded(self, seconds, args, **more):
+        """A command that may not end, as one of a new package may not: after so long it is
+        ended, and all that it has started."""
+        rc, out, err = self.run(["timeout", "--kill-after=10", f"{max(1, round(seconds))}", *args], **more)
+        return (rc, out, f"it did not end within {seconds:.0f}s. {err}") if rc in (124, 137) else (rc, out, err)
 
     def installed(self):
         """The package as dpkg knows it."""
@@ -63,7 +70,8 @@ class Box:
     def _version(self, unit, pid):
         """What the very program says that runs: "1.2.0 (0123456789ab)", some with their
         name before it."""
-        words = (self.ask(os.path.join(self.proc, str(pid), "exe"), "-version") or "").split()
+        rc, out, _ = self.bounded(SAYS, [os.path.join(self.proc, str(pid), "exe"), "-version"])
+        words = out.split() if rc == 0 else []
         return next((w for w in words if w != unit.removesuffix(".service")), None)
 
     def configured(self):

@@ -14,6 +14,7 @@ from ansible_collections.catchment.edge.plugins.module_utils.debbox import Refus
 # asks edged for leave.
 ORDER = ("edged", "edgeproxy", "edgebgp")
 EVERY = 0.5  # seconds between two looks
+LEAST = 60  # seconds that dpkg has, however late another dpkg has let it begin
 
 
 class Change:
@@ -115,7 +116,7 @@ class Change:
     def _install(self, path):
         args = ["dpkg", *debcheck.FORCE, "--install", path]
         while True:
-            rc, out, err = self.box.run(args, environ_update={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"})
+            rc, out, err = self.box.bounded(max(LEAST, self.end - self.clock()), args, environ_update={"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"})
             # Another dpkg is at it, such as unattended-upgrades: it ends.
             if rc == 0 or "locked by another process" not in err or not self._time():
                 break

@@ -11,6 +11,7 @@ from ansible_collections.catchment.edge.plugins.module_utils.debbox import PACKA
 
 FORCE = ("--force-confdef", "--force-confold")  # what an operator has changed below /etc stays
 SPARE = 64 << 20  # bytes that a disk is to have left
+CHECKS = 60  # seconds that the new edgectl has to check the configuration
 _EDGECTL = ("./usr/bin/edgectl", "usr/bin/edgectl")
 
 
@@ -78,10 +79,7 @@ def _configuration(box, path, version):
         extract(path, program)
         if not box.configured():
             return
-        try:
-            rc, out, err = box.run([program, "check", box.config], handle_exceptions=False)
-        except OSError as problem:
-            rc, out, err = 126, "", str(problem)
+        rc, out, err = box.bounded(CHECKS, [program, "check", box.config])
         if rc in (126, 127):
             raise Refused(f"edgectl of {version} cannot be run: {_line(err or out)}. Nothing was changed")
         if rc != 0:

@@ -39,13 +39,18 @@ class System:
         self.runs = dict.fromkeys(DAEMONS, version)
         self.wanted = set(DAEMONS)
         self.orders, self.breaks, self.locked, self.also, self.refuses, self.noexec = [], {}, 0, "", "", False
+        self.hangs = set()
         self.client = Edged()
 
-    def run(self, args, environ_update=None, handle_exceptions=True):
+    def run(self, args, environ_update=None):
+        if args[0] == "timeout":
+            args = args[3:]
+            if os.path.basename(args[0]) in self.hangs:
+                return 124, "", "so far"
         name = os.path.basename(args[0])
         if name == "edgectl.new":
-            if self.noexec and not handle_exceptions:
-                raise PermissionError(13, "Permission denied")
+            if self.noexec:
+                return 126, "", "timeout: failed to run command: Permission denied"
             return (1, self.refuses, "") if self.refuses else (0, "", "")
         return getattr(self, "do_" + name.replace("-", "_"))(args)
 
@@ -209,6 +214,21 @@ class DebTest(unittest.TestCase):
         self.assertTrue(self.change().apply(False))
         self.assertEqual(self.box.facts()["previous"], "1.2.0")
         self.assertEqual(self.system.orders[-2:], ["edgeproxy", "edgebgp"])
+
+    def test_what_does_not_end_is_ended(self):
+        self.keeps("1.3.0")
+        self.system.hangs = {"edgectl.new"}
+        self.refused("refuses .*it did not end within 60s. so far", self.change().stage, "", 3, False)
+        self.system.hangs = {"dpkg"}
+        self.refused("dpkg --install .* ended with 124: it did not end within 60s. so far", self.change().apply, False)
+        self.system.hangs = {"exe"}
+        self.assertEqual(self.box.facts()["why_not_good"], [f"{d} does not tell its version" for d in sorted(DAEMONS)])
+
+    def test_the_bound_is_kept(self):
+        box = debbox.Box(run, None)
+        self.assertEqual(box.bounded(5, ["sh", "-c", "echo one; exit 3"])[:2], (3, "one\n"))
+        rc, _, err = box.bounded(1, ["sleep", "60"])
+        self.assertEqual((rc, err), (124, "it did not end within 1s. "))
 
     def test_what_never_was_in_force_is_nothing_to_go_back_to(self):
         for v in ("1.3.0", "1.4.0", "1.5.0"):
