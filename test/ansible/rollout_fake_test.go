@@ -29,12 +29,13 @@ type standIn struct {
 	// stays has it stay on the air while it is drained.
 	stays bool
 	// sick is the version that it is not healthy with, slow and failing those with which
-	// its requests take longer or fail.
-	sick, slow, failing string
-	requests            float64
-	rate                float64
-	asked               time.Time
-	errs, late          float64
+	// its requests take longer or fail, crashing the one whose edged is started all the time.
+	sick, slow, failing, crashing string
+	requests                      float64
+	rate                          float64
+	// begun is an hour after its daemons were started, asked when it was asked last.
+	begun, asked time.Time
+	errs, late   float64
 }
 
 // world is a fleet of them, and what was seen of it.
@@ -61,7 +62,7 @@ type versions struct {
 
 func (w *world) add(dir, name, site string) *standIn {
 	w.t.Helper()
-	s := &standIn{name: name, site: site, dir: filepath.Join(dir, name), world: w, rate: 100, asked: time.Now()}
+	s := &standIn{name: name, site: site, dir: filepath.Join(dir, name), world: w, rate: 100, begun: time.Now(), asked: time.Now()}
 	must(w.t, os.MkdirAll(s.dir, 0o755))
 	s.runs("1.0.0")
 	s.serve("edged.sock", s.edged())
@@ -174,16 +175,20 @@ func (s *standIn) status() map[string]any {
 		decision = map[string]any{"prefix": prefix, "rung": "withdrawn", "since": stamp(now), "reason": fmt.Sprint("drained: ", s.drains[0]["reason"]), "unserved": true}
 		held = []any{}
 	}
+	started := s.begun.Add(-time.Hour)
+	if s.crashing == v.Running {
+		started = now
+	}
 	health, reason := "healthy", ""
 	if sick {
 		health, reason = "sick", "probe web fails"
 	}
 	return map[string]any{
-		"node": s.name, "site": s.site, "version": v.Running, "time": stamp(now), "started": stamp(now.Add(-time.Hour)), "generation": 1, "alarms": []any{},
+		"node": s.name, "site": s.site, "version": v.Running, "time": stamp(now), "started": stamp(started), "generation": 1, "alarms": []any{},
 		"drains": s.drains, "decisions": []any{decision},
 		"conditions": []any{map[string]any{"prefix": prefix, "min_sites": 1, "health": health, "reason": reason}},
 		"speaker": map[string]any{
-			"started": stamp(now.Add(-time.Hour)), "speaker": map[string]any{"peers": []any{map[string]any{"id": "r1"}}},
+			"started": stamp(s.begun.Add(-time.Hour)), "speaker": map[string]any{"peers": []any{map[string]any{"id": "r1"}}},
 			"peers": []any{map[string]any{"id": "r1", "session": "established", "held": held, "families": []any{"ipv4"}}},
 		},
 		"guard": map[string]any{"fresh_ns": 4e9, "prefixes": []any{map[string]any{"prefix": prefix, "floor": 1}}, "members": []any{}},

@@ -209,7 +209,10 @@ func TestRollout(t *testing.T) {
 			r.node("a1").set(func(s *standIn) { s.stays = false })
 		}},
 		{"a node that serves worse than the others ends it, and goes back", func() {
-			r.node("a1").set(func(s *standIn) { s.failing = "3.0.0" })
+			r.node("a1").set(func(s *standIn) { s.crashing = "3.0.0" })
+			r.wants(false, "rollout", to("3.0.0"), "soak: it was not ready in the soak: edged was started again")
+			r.stands("3.0.0", true, "a1")
+			r.node("a1").set(func(s *standIn) { s.crashing, s.failing = "", "3.0.0" })
 			r.wants(false, "rollout", to("3.0.0"), "requests ended with 5xx, and 0.00 % at the others")
 			r.stands("2.0.0", false, "b1", "c1")
 			r.stands("3.0.0", true, "a1")

@@ -97,6 +97,12 @@ def _speaker(status):
     return []
 
 
+def starts(status):
+    """Since when each daemon runs, as far as it is known."""
+    said = {"edged": status, "edgebgp": status.get("speaker") or {}, "edgeproxy": status.get("proxy") or {}}
+    return {name: doc["started"] for name, doc in said.items() if durations.moment(doc.get("started")) is not None}
+
+
 def watched(status):
     """Names of the peers that are only listened to."""
     settings = (status.get("speaker") or {}).get("speaker") or {}

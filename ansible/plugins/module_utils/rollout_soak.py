@@ -62,6 +62,14 @@ def between(before, after):
     return out
 
 
+def started_again(first, now):
+    """Which daemons run since another time than they did at first. first learns those
+    that it does not know yet."""
+    for name, since in now.items():
+        first.setdefault(name, since)
+    return [f"{n} was started again: journalctl -u {n}" for n in sorted(now) if now[n] != first[n]]
+
+
 def total(parts):
     """The sum of what several nodes have counted."""
     out = counters("")

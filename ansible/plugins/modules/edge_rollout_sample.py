@@ -9,7 +9,7 @@ short_description: Read what a node counts of its requests, errors and latencies
 description:
   - Reads the metrics of C(edgeproxy) over its unix socket. It changes nothing.
   - With C(for) it looks again after that time, tells how many requests a second there were, and whether the node was
-    ready all the while. Three looks in a row at which it was not end it.
+    ready all the while. Three looks in a row at which it was not end it, and so does a daemon that was started again.
   - A node without C(edgeproxy) is an answer too; C(absent) says why there are no counters.
 options:
   proxy_socket:
@@ -58,7 +58,7 @@ rate:
   type: float
   returned: always
 unready:
-  description: Why the node was not ready, if it was not at the last look.
+  description: Why the node was not ready, if it was not at the last look, or which daemon was started again.
   type: list
   elements: str
   returned: always
@@ -93,26 +93,36 @@ def read(params, timeout):
     return rollout_soak.counters(raw.decode("utf-8", "replace")), None
 
 
-def unready(module, client):
-    try:
-        status = client.status()
-    except edged.EdgedError as err:
-        return [str(err)]
-    return readiness.judge(status, time.time(), boot.facts(module), module.params["ignore_alarms"])[1]
+class Watch:
+    """Looks at edged until the time is over."""
 
+    def __init__(self, module, client, looks):
+        self.module, self.client, self.looks, self.starts = module, client, looks, {}
 
-def watch(module, client, looks):
-    """Look until the time is over: why it is not ready at the end."""
-    streak, reasons = 0, []
-    while True:
-        if module.params["ready"]:
-            reasons = unready(module, client)
-            streak = streak + 1 if reasons else 0
-        if streak >= PATIENCE or looks.rest() <= 0 and not reasons:
-            return reasons
-        # One that is not ready at the end has its looks, too.
-        if not looks.pause():
-            time.sleep(looks.interval)
+    def look(self):
+        """(why the node is not ready, which daemons were started again)."""
+        try:
+            status = self.client.status()
+        except edged.EdgedError as err:
+            return [str(err)], []
+        again = rollout_soak.started_again(self.starts, readiness.starts(status))
+        return readiness.judge(status, time.time(), boot.facts(self.module), self.module.params["ignore_alarms"])[1], again
+
+    def run(self):
+        """Why it is not ready at the end. A daemon that dies is back between two looks, and
+        what it had counted is gone: so that is a reason by itself."""
+        streak, reasons, again = 0, [], []
+        while True:
+            if self.module.params["ready"]:
+                reasons, again = self.look()
+                streak = streak + 1 if reasons else 0
+            if again:
+                return again + reasons
+            if streak >= PATIENCE or self.looks.rest() <= 0 and not reasons:
+                return reasons
+            # One that is not ready at the end has its looks, too.
+            if not self.looks.pause():
+                time.sleep(self.looks.interval)
 
 
 def main():
@@ -132,7 +142,7 @@ def main():
     before, absent = read(module.params, client.timeout)
     if looks.length <= 0:
         module.exit_json(changed=False, counters=before, absent=absent, rate=None, unready=[], waited=0.0)
-    reasons = watch(module, client, looks)
+    reasons = Watch(module, client, looks).run()
     after, absent = read(module.params, client.timeout)
     took = time.monotonic() - begun
     rate = round(rollout_soak.between(before, after)["requests"] / took, 3) if before and after else None

@@ -4,7 +4,9 @@
 import unittest
 
 import collection_path  # noqa: F401
-from ansible_collections.catchment.edge.plugins.module_utils import rollout_soak
+import a_status
+
+from ansible_collections.catchment.edge.plugins.module_utils import readiness, rollout_soak
 
 METRICS = """# HELP edge_proxy_requests_total Requests answered, by class of status.
 # TYPE edge_proxy_requests_total counter
@@ -54,6 +56,23 @@ class Counters(unittest.TestCase):
         self.assertEqual(rollout_soak.between(before, after), after)
         got = rollout_soak.between(sample(100, 3)["counters"], before)
         self.assertEqual((got["requests"], got["errors"], got["latency"]["+Inf"]), (900, 47, 900))
+
+
+class Starts(unittest.TestCase):
+    def test_a_daemon_that_was_started_again(self):
+        first, status = {}, a_status.status()
+        self.assertEqual(rollout_soak.started_again(first, readiness.starts(status)), [])
+        # edged has not heard of edgeproxy before.
+        status["proxy"]["started"] = a_status.at(50)
+        self.assertEqual(rollout_soak.started_again(first, readiness.starts(status)), [])
+        for name, doc in (("edged", status), ("edgebgp", status["speaker"]), ("edgeproxy", status["proxy"])):
+            was, doc["started"] = doc["started"], a_status.at(1)
+            self.assertEqual(rollout_soak.started_again(first, readiness.starts(status)), [f"{name} was started again: journalctl -u {name}"])
+            doc["started"] = was
+
+    def test_one_that_is_away_says_nothing(self):
+        first = readiness.starts(a_status.status())
+        self.assertEqual(rollout_soak.started_again(first, readiness.starts(a_status.status(speaker=None, proxy=None))), [])
 
 
 class Judge(unittest.TestCase):
