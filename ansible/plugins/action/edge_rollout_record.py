@@ -15,7 +15,6 @@ from ansible_collections.catchment.edge.plugins.module_utils import durations, r
 from ansible_collections.catchment.edge.plugins.plugin_utils.controller import ControllerAction, Refused, flag
 
 MAX_FILE = 16 << 20  # bytes
-LOST = "it could not be reached any more, or a task failed in a way that was not expected: what Ansible has printed for it says more"
 
 
 class ActionModule(ControllerAction):
@@ -97,8 +96,7 @@ class ActionModule(ControllerAction):
         for name, what in (args.get("nodes") or {}).items():
             rollout_run.note(run, name, time.time(), **what)
         for name in args.get("lost") or []:
-            if (run["nodes"].get(name) or {}).get("phase") != "failed":
-                rollout_run.note(run, name, time.time(), "failed", LOST)
+            rollout_run.lose(run, name, time.time())
         if flag(args.get("held", False)):
             run.update(held=True, before=None)
         for key in ("left_out", "told"):

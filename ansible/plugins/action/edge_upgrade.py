@@ -31,10 +31,10 @@ class ActionModule(ActionBase):
         except ValueError as err:
             return dict(result, failed=True, msg=str(err))
         if args.get("state", "looked") in ("applied", "back") and not self._task.check_mode:
-            result.update(Drive(self._seen, self._reset, self._tell).run(args, wait))
+            answer = Drive(self._seen, self._reset, self._tell).run(args, wait)
         else:
-            result.update(self._call(args))
-        return result
+            answer = self._seen(args)
+        return dict(result, **_lost(answer))
 
     def _call(self, args):
         answer = dict(self._execute_module(module_name=MODULE, module_args=args, task_vars=self.vars))
@@ -55,3 +55,12 @@ class ActionModule(ActionBase):
             self._connection.reset()
         except (AttributeError, NotImplementedError, AnsibleError) as err:
             display.vv(f"edge_upgrade: no new connection, the old one is used: {err}")
+
+
+def _lost(answer):
+    """A node that Ansible takes for unreachable leaves the play, and no rescue hears why:
+    so it is one that has failed, and is told like any other."""
+    if not answer.get("unreachable"):
+        return answer
+    why = " ".join(str(answer.get("msg") or "the connection was lost").split())
+    return {"failed": True, "msg": f"it was not reached any more: {why}"}

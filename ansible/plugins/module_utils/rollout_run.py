@@ -17,6 +17,7 @@ from ansible_collections.catchment.edge.plugins.module_utils import durations, s
 PHASES = ("waiting", "draining", "upgrading", "returning", "soaking", "done", "failed")
 IDLE_DRAIN = ("draining",)
 
+LOST = "it could not be reached any more, or a task failed in a way that was not expected: what Ansible has printed for it says more"
 MAX_REASON = 4000  # characters
 
 
@@ -127,6 +128,13 @@ def note(run, name, now, phase=None, reason=None, **more):
     if more.get("told"):
         more["told"] = "; ".join(t for t in (node.get("told"), more["told"]) if t)
     node.update({k: v for k, v in more.items() if v})
+
+
+def lose(run, name, now):
+    """Note a node that has left the play without a word, and in which step."""
+    phase = (run["nodes"].get(name) or {}).get("phase", "waiting")
+    if phase != "failed":
+        note(run, name, now, "failed", LOST if phase == "waiting" else f"while it was {phase}: {LOST}")
 
 
 def plan(run, batches, finished, now):

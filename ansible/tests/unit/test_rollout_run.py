@@ -37,6 +37,15 @@ class Record(unittest.TestCase):
         for none in ({}, None, {"process": {}}):
             self.assertFalse(rollout_run.alive(none))
 
+    def test_one_that_is_lost_is_told_with_its_step(self):
+        run = begun()
+        rollout_run.note(run, "a1", 1001.0, "upgrading")
+        for _ in range(2):
+            rollout_run.lose(run, "a1", 1002.0)
+            rollout_run.lose(run, "b1", 1002.0)
+        self.assertEqual(rollout_run.failed(run), {"a1": "while it was upgrading: " + rollout_run.LOST, "b1": rollout_run.LOST})
+        self.assertEqual((run["nodes"]["a1"]["was"], run["nodes"]["b1"]["was"]), ("upgrading", "waiting"))
+
     def test_what_is_released(self):
         run = begun()
         self.assertEqual(rollout_run.idle_drains(run), [])
