@@ -27,7 +27,7 @@ def remedy(name, node, run):
         return f"it was not upgraded; mend what is named, {again}"
     if was == "soaking":
         return f"it runs the version; {node.get('told') or 'look whether it is on the air'}; mend it, {again}; or take it back with the playbook rollback and --limit {name}"
-    return f"it stays off the air until its order to drain ends (edgectl status there); mend it, {again}; or take it back with the playbook rollback and --limit {name}"
+    return f"unless somebody has undrained it, it stays off the air until its order to drain ends (edgectl status there); mend it, {again}; or take it back with the playbook rollback and --limit {name}"
 
 
 def outcome(run, staged=False, check=False):
