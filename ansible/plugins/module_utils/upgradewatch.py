@@ -84,7 +84,7 @@ class Watch:
             return why
         if now < self.end:
             return None
-        return f"{self.version} is not in force in time: {self.state}. The node stays as it is, drained; look at it on the console, or by ssh: edgectl slots, journalctl -b"
+        return f"{self.version} is not in force in time: {self.state}. The node stays as it is, drained; look at it on the console, or by ssh: {self._where()}journalctl -b"
 
     def _facts(self, seen):
         if isinstance(seen, str):
@@ -108,4 +108,8 @@ class Watch:
         if self.version not in seen["refused"] and now - self.other_since < SAYS_WHY:
             return None
         return f"{self.version} did not stay: {upgrade.why_back(self.before['running'], seen, self.version)}. " \
-               "The node stays drained; edgectl slots and journalctl -b -1 there say more"
+               f"The node stays drained; there: {self._where()}journalctl -b -1"
+
+    def _where(self):
+        """What only an appliance has."""
+        return "" if self.before.get("kind") == "deb" else "edgectl slots, "
