@@ -69,12 +69,12 @@ class Fleet:
 
 def _floors(fleet, looks):
     """How many other sites must stay, by prefix: the highest that anybody says."""
-    out = {}
+    out, free = {}, {p.get("prefix") for p in fleet.get("prefixes") or [] if p.get("unconditional")}
     for p in fleet.get("prefixes") or []:
         out[p.get("prefix")] = 0 if p.get("unconditional") else int(p.get("min_sites") or 0)
     for look in looks.values():
         for g in (look.get("guard") or {}).get("prefixes") or []:
-            if not (g.get("prefix") in out and out[g["prefix"]] == 0):
+            if g.get("prefix") not in free:
                 out[g.get("prefix")] = max(out.get(g.get("prefix"), 0), int(g.get("floor") or 0))
     return out
 

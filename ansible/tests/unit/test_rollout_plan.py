@@ -251,7 +251,6 @@ class Gate(unittest.TestCase):
         self.assertIn("its floor is 1", rollout_plan.gate(two, all_looks, {}, ["a1"], {}, {}, 0, OWNER, True))
         self.assertIn("its floor is 1", self.gate(["a1"], ["b1"], 1, two, b1=look("b", drain=f"rollout {OWNER}: x")))
 
-
     def test_what_a_failed_node_has_served_comes_to_the_others(self):
         f = fleet({"a": (1000, ["a1", "a2", "a3", "a4"])})
         names = f["sites"][0]["nodes"]
@@ -260,8 +259,25 @@ class Gate(unittest.TestCase):
             got = rollout_plan.gate(f, all_looks, dict.fromkeys(names, each), ["a3"], {"a2": "x"}, {}, 1, OWNER)
             self.assertEqual(got, want)
 
+    def test_what_a_lost_node_had_is_asked_of_the_others(self):
+        f = fleet({"a": (1000, ["a1", "a2", "a3", "a4"])}, 0)
+        names = [f"a{i}" for i in range(1, 5)]
+        why = rollout_plan.gate(f, {n: look("a") for n in names}, dict.fromkeys(names, 150.0), ["a2"], {"a1": "x"}, {}, 1, OWNER)
+        self.assertIn("capacity for 500 requests/s would stay, and the fleet is asked for 600", why)
+        # Of one that was not reached from the start nothing is known.
+        why = rollout_plan.gate(f, {n: look("a") for n in names}, dict.fromkeys(names[1:], 150.0), ["a2"], {}, {"a1": "x"}, 0, OWNER)
+        self.assertIsNone(why)
+
 
 class Rules(unittest.TestCase):
+    def test_the_highest_floor_counts(self):
+        f = fleet({"a": (0, ["a1"]), "b": (0, ["b1"])}, 0)
+        said = {"prefixes": [{"prefix": P4, "floor": 2}], "members": []}
+        looks = {"a1": look("a", guard=said), "b1": look("b")}
+        self.assertIn("its floor is 2", rollout_rules.objections(rollout_rules.Fleet(f, looks), ["a1"])[0])
+        f["prefixes"][0]["unconditional"] = ["a"]
+        self.assertEqual(rollout_rules.objections(rollout_rules.Fleet(f, looks), ["a1"]), [])
+
     def test_a_site_is_not_taken_at_once(self):
         f = fleet({"a": (900, ["a1", "a2", "a3"]), "b": (1000, ["b1"]), "c": (1000, ["c1"])}, max_planned=3)
         names = ["a1", "a2", "a3", "b1", "c1"]
