@@ -147,9 +147,20 @@ def plan(run, batches, finished, now):
             note(run, n, now, "done", batch="before")
     for b in batches:
         for n in b["nodes"]:
+            far = _how_far(old.get(n) or {}, b["name"])
             note(run, n, now, "waiting", batch=b["name"])
-            if b["name"] == "soak again":  # a run that is cut before has not proven it
-                note(run, n, now, "soaking")
+            if far:
+                note(run, n, now, far)
+
+
+def _how_far(node, batch):
+    """How far an earlier run has come with a node: what is to be released of it, and what
+    to do about it, goes by that until its turn comes. So a soak that is cut again before it
+    begins is not forgotten."""
+    if batch != "resume":
+        return "soaking" if batch == "soak again" else None
+    phase = node.get("was") if node.get("phase") == "failed" else node.get("phase")
+    return phase if phase in ("draining", "upgrading", "returning") else None
 
 
 def newest(run, version):

@@ -72,6 +72,17 @@ class Record(unittest.TestCase):
         # Of another aim nothing is carried over but who got what.
         self.assertEqual(rollout_run.begin(run, "3.0.0", False, "one", {}, 2000.0)["nodes"], {})
 
+    def test_a_half_done_node_stays_as_far_as_it_was_until_its_turn(self):
+        resume = [dict(BATCHES[1], name="resume")]
+        for phases, want, idle in ((["draining"], "draining", ["b1"]), (["draining", "upgrading"], "upgrading", []), (["upgrading", "failed"], "upgrading", []),
+                                   (["failed"], "waiting", []), (["soaking", "failed"], "waiting", [])):
+            run = begun()
+            for p in phases:
+                rollout_run.note(run, "b1", 1001.0, p, "x" if p == "failed" else None)
+            again = rollout_run.begin(run, "2.0.0", False, "one", {}, 2000.0)
+            rollout_run.plan(again, resume, ["a1"], 2000.0)
+            self.assertEqual((again["nodes"]["b1"]["phase"], rollout_run.idle_drains(again), rollout_run.failed(again)), (want, idle, {}), phases)
+
     def test_one_that_is_refused_has_nothing_forgotten(self):
         run = begun()
         for who in ("two", "three"):
