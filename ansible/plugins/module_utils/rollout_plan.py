@@ -50,10 +50,11 @@ def sizes(waves, total):
     out, left, i = [], total, 0
     if not waves:
         raise ValueError("rollout_waves is empty: give at least one size, such as 100%")
+    shares = [_WAVE.fullmatch(str(w).strip()) for w in waves]
+    if None in shares:
+        raise ValueError(f"rollout_waves: {waves[shares.index(None)]!r} is neither a number of nodes nor a share such as 20%")
     while left > 0:
-        m = _WAVE.fullmatch(str(waves[min(i, len(waves) - 1)]).strip())
-        if not m:
-            raise ValueError(f"rollout_waves: {waves[min(i, len(waves) - 1)]!r} is neither a number of nodes nor a share such as 20%")
+        m = shares[min(i, len(shares) - 1)]
         n = int(m.group(1)) * total // 100 if m.group(2) else int(m.group(1))
         n = min(left, max(1, n))
         out.append(n)

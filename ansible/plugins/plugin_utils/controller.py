@@ -43,7 +43,7 @@ def flag(value):
 
 
 def names(value):
-    """A list of names, of a list or of a text with commas or spaces."""
+    """A list of names, of a list, of a text with commas or spaces, or of one number."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
-    return [str(v) for v in value or []]
+    return [str(v) for v in (value if isinstance(value, (list, tuple, set)) else [] if value is None else [value])]

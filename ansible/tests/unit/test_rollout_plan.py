@@ -159,7 +159,7 @@ class Order(unittest.TestCase):
         self.assertEqual(rollout_plan.sizes(["20%", "50%", "100%"], 10), [2, 5, 3])
         self.assertEqual(rollout_plan.sizes([1, 5, "20%"], 20), [1, 5, 4, 4, 4, 2])
         self.assertEqual(rollout_plan.sizes(["20%"], 3), [1, 1, 1])
-        for bad in ([], ["0"], ["x%"], ["-1"]):
+        for bad in ([], ["0"], ["x%"], ["-1"], ["100%", "3x"]):
             with self.assertRaises(ValueError):
                 rollout_plan.sizes(bad, 3)
 
