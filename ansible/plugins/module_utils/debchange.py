@@ -5,6 +5,7 @@ drained: by whom is not its business, but it looks."""
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
 from ansible_collections.catchment.edge.plugins.module_utils import debcheck, edged, orders, readiness, upgrade
@@ -15,6 +16,14 @@ from ansible_collections.catchment.edge.plugins.module_utils.debbox import Refus
 ORDER = ("edged", "edgeproxy", "edgebgp")
 EVERY = 0.5  # seconds between two looks
 LEAST = 60  # seconds that dpkg has, however late another dpkg has let it begin
+
+
+def _remove(path):
+    """What was brought and is refused. A folder there would have all that comes later put into it."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 class Change:
@@ -31,8 +40,11 @@ class Change:
             try:
                 debcheck.package(box, brought, self.version)
             except Refused:
-                os.unlink(brought)
+                if not check:
+                    _remove(brought)
                 raise
+            if check:
+                return True
             os.replace(brought, path)
             changed = True
         elif os.path.exists(path):

@@ -58,6 +58,8 @@ class System:
         return 0, f"{self.want} {self.status} {self.package}", ""
 
     def do_dpkg_deb(self, args):
+        if os.path.isdir(args[-1]):
+            return 2, "", "Is a directory"
         with open(args[-1], encoding="ascii") as f:  # a package is a line here
             text = f.read()
         return (0, text, "") if "\n" in text else (2, "", "not a Debian format archive")
@@ -164,6 +166,18 @@ class DebTest(unittest.TestCase):
         self.refused("edgectl of 1.3.0 cannot be run: .*Permission denied", self.change().stage, self.brought(), 3, False)
         self.refused("is not on this box", self.change().stage, "", 3, False)
         self.assertEqual(os.listdir(self.box.keep), ["catchment-edge_1.2.0_amd64.deb"])
+
+    def test_a_folder_in_its_place_does_not_stay(self):
+        path = os.path.join(self.box.keep, "brought.deb")
+        os.makedirs(os.path.join(path, "out", "deb"))
+        self.refused("is no package, or is damaged", self.change().stage, path, 3, False)
+        self.assertFalse(os.path.exists(path))
+
+    def test_check_mode_leaves_what_was_brought(self):
+        self.assertTrue(self.change().stage(self.brought(), 3, True))
+        self.assertEqual(sorted(os.listdir(self.box.keep)), ["brought.deb", "catchment-edge_1.2.0_amd64.deb"])
+        self.refused("is for arm64", self.change().stage, self.brought(arch="arm64"), 3, True)
+        self.assertIn("brought.deb", os.listdir(self.box.keep))
 
     def test_only_so_many_are_kept(self):
         for v in ("1.0.0", "1.1.0", "1.3.0"):
