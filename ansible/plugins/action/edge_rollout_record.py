@@ -8,17 +8,19 @@ import fcntl
 import getpass
 import json
 import os
+import re
 import secrets
 import time
 
 from ansible_collections.catchment.edge.plugins.module_utils import durations, rollout_run, rollout_text
+from ansible_collections.catchment.edge.plugins.plugin_utils import cut
 from ansible_collections.catchment.edge.plugins.plugin_utils.controller import ControllerAction, Refused, flag
 
 MAX_FILE = 16 << 20  # bytes
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = ("state", "folder", "version", "back", "owner", "nodes", "answer", "lost", "held", "finished", "batches", "left_out", "told", "stop", "staged", "report")
+    OPTIONS = ("state", "folder", "version", "back", "owner", "nodes", "answer", "lost", "held", "finished", "batches", "left_out", "told", "stop", "staged", "report", "cut")
 
     def decide(self, args):
         self.folder = str(args.get("folder") or "")
@@ -48,13 +50,15 @@ class ActionModule(ControllerAction):
         try:
             with open(self.path, encoding="utf-8") as f:
                 run = json.loads(f.read(MAX_FILE))
-                why = rollout_run.misfit(run)
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):
             why = "it is not JSON"
+        else:
+            why = rollout_run.misfit(run)
         if why:
-            raise Refused(f"{self.path} is no record of a rollout ({why}): remove it; what the boxes say is enough to go on")
+            raise Refused(f"{self.path} is no record of a rollout ({why}): remove it. What the boxes say is enough to go on: "
+                          "if a run was cut, name its owner with -e rollout_owner= (edgectl status and the lock on a box say who it is)")
         return run
 
     def _write(self, run):
@@ -72,6 +76,9 @@ class ActionModule(ControllerAction):
             raise Refused(f"{self._what(before)} runs already, as process {before['process']['pid']} since {before.get('begun')}: wait for it, or end it with Ctrl-C there")
         before = rollout_run.standing(before)
         owner = " ".join(str(args.get("owner") or (before or {}).get("owner") or _owner()).split())
+        why = rollout_run.unfit(str(args["version"]), owner)
+        if why:
+            raise Refused(why)
         # The worker that runs this is a child of ansible-playbook.
         who = dict(rollout_run.process(os.getppid()), host=os.uname().nodename)
         run = rollout_run.begin(before, str(args["version"]), flag(args.get("back", False)), owner, who, time.time())
@@ -117,23 +124,20 @@ class ActionModule(ControllerAction):
 
     def _end(self, args, run):
         run = self._running(run)
-        # Of a run that has ended by itself the release is told by what.
-        stop = "; ".join(s for s in (os.environ.get("CATCHMENT_ROLLOUT_CUT_BY"), args.get("stop")) if s)
-        run.update(state="ended", ended=durations.stamp(time.time()), stop=stop or None)
+        for name, why in _lost().items() if flag(args.get("cut", False)) else ():
+            rollout_run.note(run, name, time.time(), "failed", why)
+        run.update(state="ended", ended=durations.stamp(time.time()), stop=args.get("stop") or None)
         run["outcome"] = rollout_text.outcome(run, flag(args.get("staged", False)), self._task.check_mode)
         self._write(run)
-        doc, files = rollout_text.document(run), []
+        files, why = [], None
         if args.get("report") and not self._task.check_mode:
-            base = os.path.join(str(args["report"]), f"{'rollback' if run['back'] else 'rollout'}-{run['version'].replace('/', '_')}")
-            files = [base + ".md", base + ".json"]
-            os.makedirs(str(args["report"]), exist_ok=True)
-            for path, text in zip(files, (rollout_text.markdown(doc), json.dumps(doc, indent=2, sort_keys=True) + "\n")):
-                with open(path + ".new", "w", encoding="utf-8") as f:
-                    f.write(text)
-                os.rename(path + ".new", path)
+            try:
+                files = _report(str(args["report"]), run)
+            except OSError as err:  # how it ended is to be told all the same
+                why = f"The report could not be written: {err.filename or args['report']}: {err.strerror}"
         failed = rollout_run.failed(run)
         good = not failed and not run["stop"]
-        return {"files": files, "failures": failed, "good": good, "text": rollout_text.told(run, files)}
+        return {"files": files, "failures": failed, "good": good, "text": "\n".join([rollout_text.told(run, files)] + ([why] if why else []))}
 
     def _show(self, args, run):
         alive = self._goes_on(run)
@@ -141,9 +145,31 @@ class ActionModule(ControllerAction):
         return {"run": run, "alive": alive, "idle_drains": rollout_run.idle_drains(run), "owner": run.get("owner") or ""}
 
 
+def _report(folder, run):
+    """Write the report; its files."""
+    doc = rollout_text.document(run)
+    base = os.path.join(folder, f"{'rollback' if run['back'] else 'rollout'}-{run['version'].replace('/', '_')}")
+    files = [base + ".md", base + ".json"]
+    os.makedirs(folder, exist_ok=True)
+    for path, text in zip(files, (rollout_text.markdown(doc), json.dumps(doc, indent=2, sort_keys=True) + "\n")):
+        with open(path + ".new", "w", encoding="utf-8") as f:
+            f.write(text)
+        os.rename(path + ".new", path)
+    return files
+
+
+def _lost():
+    """The nodes without which Ansible has ended the run, as the callback has seen them."""
+    try:
+        lost = json.loads(os.environ.get(cut.LOST) or "{}")
+    except ValueError:
+        return {}
+    return {str(n): str(why) for n, why in lost.items()} if isinstance(lost, dict) else {}
+
+
 def _owner():
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = "somebody"
-    return f"{user}@{os.uname().nodename}-{secrets.token_hex(3)}"
+    return re.sub(r"[^\w.@+-]", "-", f"{user[:40]}@{os.uname().nodename[:40]}-{secrets.token_hex(3)}")

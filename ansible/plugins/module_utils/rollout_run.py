@@ -9,6 +9,7 @@ goes on at once after a run that was cut, and a run that lives is left alone.
 from __future__ import annotations
 
 import os
+import re
 
 from ansible_collections.catchment.edge.plugins.module_utils import durations, shape
 
@@ -20,22 +21,34 @@ IDLE_DRAIN = ("draining",)
 LOST = "it could not be reached any more, or a task failed in a way that was not expected: what Ansible has printed for it says more"
 MAX_REASON = 4000  # characters
 
-
-# What of a record is gone by here.
-_NODE = {"phase!": str, "reason": str, "since": str, "was": str, "told": str, "batch": str}
-_RUN = {
-    "owner!": str, "version!": str, "back": bool, "state!": str, "held": bool, "begun": str, "ended": str, "outcome": str, "stop": str, "told": [str],
-    "process": {"pid": (int,), "started": (int,), "boot_id": str, "host": str}, "nodes!": {"*": _NODE}, "got": {"*": {"*": str}}, "left_out": {"*": str},
-    "batches!": [{"name!": str, "nodes!": [str]}],
+# The form of a record, as shape tells it.
+_NODE = {"phase!": str, "reason": str, "since": str, "was": str, "told": str, "batch": str, "version": str}
+FORM = {
+    "owner!": str, "version!": str, "back!": bool, "state!": str, "begun": str, "ended": str, "outcome": str, "stop": str, "held": bool, "resumed": bool,
+    "process": {"pid": shape.NUMBER, "started": shape.NUMBER, "boot_id": str, "host": str}, "left_out": {"*": str}, "told": [str],
+    "batches": [{"name!": str, "nodes!": [str], "soak": str}], "nodes!": {"*": _NODE}, "got!": {"*": {"*": str}},
 }
+
+# They stand in file names, in the reason of a drain, which has 500 bytes, and in what
+# Ansible takes for a template.
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~^:-]{0,63}")
+_OWNER = re.compile(r"[\w.@+ -]{1,100}")
 
 
 def misfit(run):
-    """Why what was read is no record; None if it is one. That of an older run lies in it,
-    once."""
-    if run is None:
-        return "it is empty"
-    return shape.misfit(run, _RUN) or shape.misfit(run.get("before"), _RUN)
+    """Why something is no record of ours; None if it is one."""
+    why = "it is no object" if not isinstance(run, dict) else shape.misfit(run, FORM)
+    before = None if why else run.get("before")
+    return why or (misfit(before) if before is not None else None)
+
+
+def unfit(version, owner):
+    """Why a version or an owner cannot be; None if both can."""
+    if not _VERSION.fullmatch(version):
+        return f"rollout_version: {version[:70]!r} is no version: up to 64 letters, digits and .+~^:-"
+    if not _OWNER.fullmatch(owner):
+        return f"rollout_owner: {owner[:110]!r} is none: up to 100 letters, digits, spaces and ._@+-"
+    return None
 
 
 def started(pid):

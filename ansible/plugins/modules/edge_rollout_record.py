@@ -75,6 +75,10 @@ options:
     description: Whether it was only to stage. For C(ended).
     type: bool
     default: false
+  cut:
+    description: Whether the run did not end by itself. The nodes without which Ansible has ended it have failed. For C(ended).
+    type: bool
+    default: false
   report:
     description: The folder of the report, which is made; without it none is written. For C(ended).
     type: path
