@@ -194,10 +194,10 @@ func TestRollout(t *testing.T) {
 				t.Errorf("nodes left as %q, at most %d sites at once", r.left(), r.worst)
 			}
 		}},
-		{"Ctrl-C and SIGTERM release what it holds", func() {
+		{"Ctrl-C, SIGTERM and SIGHUP release what it holds", func() {
 			r.node("a1").set(func(s *standIn) { s.stays = true })
 			// A terminal interrupts all that runs in front, a service manager may end the one.
-			for n, to := range map[syscall.Signal]int{syscall.SIGINT: -1, syscall.SIGTERM: 1} {
+			for n, to := range map[syscall.Signal]int{syscall.SIGINT: -1, syscall.SIGTERM: 1, syscall.SIGHUP: -1} {
 				p := r.start("rollout", "-e", "rollout_version=3.0.0", "-e", "rollout_leave_out=d1")
 				r.until("a1 is drained", func() bool { return r.node("a1").drained() != "" })
 				must(t, syscall.Kill(to*p.cmd.Process.Pid, n))

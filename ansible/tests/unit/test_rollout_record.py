@@ -66,7 +66,7 @@ class Record(unittest.TestCase):
         self.assertFalse(os.path.exists(self.path))
         for owner in ("alice", "a  lice\n@desk", "ä" * 100):
             self.begun(owner=owner, version="1.2.0~rc1-3.g0abc+x")
-        with mock.patch("getpass.getuser", return_value="DOMAIN\\al/ice {{ x }}"):
+        with mock.patch.object(edge_rollout_record.getpass, "getuser", return_value="DOMAIN\\al/ice {{ x }}"):
             os.unlink(self.path)
             self.assertRegex(self.do("begun", version="2.0.0")["owner"], r"^DOMAIN-al-ice----x---@")
 
