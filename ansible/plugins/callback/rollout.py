@@ -39,7 +39,7 @@ class CallbackModule(CallbackBase):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.pid, self.folder, self.failed = os.getpid(), None, {}
+        self.pid, self.folder, self.owner, self.failed = os.getpid(), None, None, {}
         # The record of the run asks whether it is guarded.
         os.environ[GUARD] = str(self.pid)
         atexit.register(self._ended)
@@ -47,7 +47,7 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_ok(self, result):
         answer = result._result
         if str(result._task.action).endswith("edge_rollout_record") and "guarded" in answer and self.folder is None:
-            self.folder = answer.get("folder")
+            self.folder, self.owner = answer.get("folder"), answer.get("owner")
             signal.signal(signal.SIGTERM, self._terminated)
             if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else it is to go on, as nohup has it
                 signal.signal(signal.SIGHUP, self._terminated)
@@ -103,9 +103,15 @@ class CallbackModule(CallbackBase):
 
     def _runs(self):
         """Whether the record says that this run goes on."""
+        path = os.path.join(self.folder, "run.json")
         try:
-            with open(os.path.join(self.folder, "run.json"), encoding="utf-8") as f:
+            with open(path, encoding="utf-8") as f:
                 run = json.load(f)
-        except (OSError, ValueError):
+            return run.get("state") == "running" and (run.get("process") or {}).get("pid") == self.pid
+        except FileNotFoundError:
+            return False  # in check mode there is none
+        except (OSError, ValueError, AttributeError, RecursionError):
+            self._write_where_it_is_read()
+            self._display.error(f"{path} cannot be read any more: if the run had not ended, remove it and run the playbook {RELEASE} with -e rollout_owner={self.owner}, "
+                                "or wait until lock and drains end by themselves")
             return False
-        return run.get("state") == "running" and (run.get("process") or {}).get("pid") == self.pid
