@@ -64,8 +64,9 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats):
         """Of those that have failed some were rescued: for Ansible the others are gone."""
-        gone = set(stats.failures) | set(stats.dark)
-        os.environ[LOST] = json.dumps({n: why for n, why in self.failed.items() if n in gone})
+        gone = sorted(set(stats.failures) | set(stats.dark))
+        # The kernel takes 128 KiB for one of the environment.
+        os.environ[LOST] = json.dumps({n: self.failed[n][:500] for n in gone[:30] if n in self.failed})
 
     def _terminated(self, number, _frame):
         if os.getpid() == self.pid:
