@@ -166,13 +166,18 @@ def plan(run, batches, finished, now):
                 note(run, n, now, far)
 
 
+def _reached(node):
+    """How far a node is, or was when it failed."""
+    return node.get("was") if node.get("phase") == "failed" else node.get("phase")
+
+
 def _how_far(node, batch):
     """How far an earlier run has come with a node: what is to be released of it, and what
     to do about it, goes by that until its turn comes. So a soak that is cut again before it
     begins is not forgotten."""
     if batch != "resume":
         return "soaking" if batch == "soak again" else None
-    phase = node.get("was") if node.get("phase") == "failed" else node.get("phase")
+    phase = _reached(node)
     return phase if phase in ("draining", "upgrading", "returning") else None
 
 
@@ -184,12 +189,12 @@ def newest(run, version):
 
 def unproven(run):
     """Nodes that have the version, and of which nobody has seen that they serve as the others do."""
-    return sorted(n for n, v in (run.get("nodes") or {}).items() if v.get("phase") == "soaking" or v.get("phase") == "failed" and v.get("was") == "soaking")
+    return sorted(n for n, v in (run.get("nodes") or {}).items() if _reached(v) == "soaking")
 
 
 def idle_drains(run):
     """Nodes whose drain is ours and whose upgrade has not begun."""
-    return sorted(n for n, v in (run.get("nodes") or {}).items() if v.get("phase") in IDLE_DRAIN or v.get("phase") == "failed" and v.get("was") in IDLE_DRAIN)
+    return sorted(n for n, v in (run.get("nodes") or {}).items() if _reached(v) in IDLE_DRAIN)
 
 
 def failed(run):
